@@ -279,10 +279,16 @@ class _ContextFields(Generic[State]):
         return DONE
 
 
-class Context(_ContextFields[State]):
-    """The context of an `async def` handler; `Context[State]` where the app has a lifespan that yields a State."""
+class DurableSteps:
+    """Steps, sleeps and events of an `async def` handler: what a context of any worker can do."""
 
     __slots__ = ()
+
+    _channel: Any
+
+    @property
+    def job_id(self) -> str:
+        raise NotImplementedError
 
     @overload
     async def step(self, name: str, fn: Callable[A, Awaitable[T]], /, *args: A.args, **kwargs: A.kwargs) -> T: ...
@@ -360,6 +366,12 @@ class Context(_ContextFields[State]):
         language model, say. It is stored within about a tenth of a second, and before the completion. When the job runs
         again, what that attempt streams replaces what this one did."""
         await cast(AsyncChannel, self._channel).stream(stream_entry(value))
+
+
+class Context(_ContextFields[State], DurableSteps):
+    """The context of an `async def` handler; `Context[State]` where the app has a lifespan that yields a State."""
+
+    __slots__ = ()
 
     def results(self, table: type[R]) -> JobResults[R]:
         """Write rows that become visible when this job completes: `await ctx.results(Point).put(rows)`; read rows of
@@ -479,10 +491,16 @@ class Context(_ContextFields[State]):
         return by_name(await channel.upstream(), channel.large_result)
 
 
-class BlockingContext(_ContextFields[State]):
-    """The context of a plain `def` handler, in a thread or a process."""
+class BlockingDurableSteps:
+    """The same for a plain `def` handler."""
 
     __slots__ = ()
+
+    _channel: Any
+
+    @property
+    def job_id(self) -> str:
+        raise NotImplementedError
 
     def step(self, name: str, fn: Callable[A, T], /, *args: A.args, **kwargs: A.kwargs) -> T:
         """Call a function and record what it returns; see Context.step."""
@@ -534,6 +552,12 @@ class BlockingContext(_ContextFields[State]):
     def stream(self, value: Any) -> None:
         """Append a value to the output of this job, which others read while it runs; see Context.stream."""
         cast(BlockingChannel, self._channel).stream(stream_entry(value))
+
+
+class BlockingContext(_ContextFields[State], BlockingDurableSteps):
+    """The context of a plain `def` handler, in a thread or a process."""
+
+    __slots__ = ()
 
     def results(self, table: type[R]) -> BlockingJobResults[R]:
         """Write rows of this job, and read rows of other jobs; see Context.results."""

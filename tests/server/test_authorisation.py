@@ -57,6 +57,8 @@ DIFFERENT: dict[tuple[str, str], tuple[str, ...]] = {
     ("DELETE", "/jobs/{job_id}"): ("submit", "admin"),
     ("DELETE", "/jobs/{job_type}/{job_id}"): ("submit", "admin"),
     ("POST", "/jobs/{job_id}/retry"): ("submit", "admin"),
+    ("POST", "/jobs/{job_id}/events/{name}"): ("submit", "admin"),
+    ("POST", "/events"): ("submit", "admin"),
     ("POST", "/jobs/cancel"): ("submit", "admin"),
     ("POST", "/jobs/retry"): ("submit", "admin"),
     ("POST", "/dashboard/jobs/{job_id}/cancel"): ("submit", "admin"),
@@ -64,7 +66,7 @@ DIFFERENT: dict[tuple[str, str], tuple[str, ...]] = {
     ("POST", "/dashboard/jobs/bulk"): ("submit", "admin"),
 }
 AT_THE_DOOR = ("/dashboard/login", "/dashboard/logout")  # which answer for themselves who came in
-OF_WORKERS = re.compile(r"/workers/.*|/jobs/\{job_id\}/(complete|fail|outcome|extend|progress|output)")
+OF_WORKERS = re.compile(r"/workers/.*|/jobs/\{job_id\}/(complete|fail|outcome|extend|progress|output|step|wait)")
 
 
 def expected(method: str, path: str) -> tuple[str, ...]:

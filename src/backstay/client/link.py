@@ -158,6 +158,11 @@ class Link(Releaser[FarRun]):
         """Settle a run whose handler has returned."""
         self._call(self._ended, run, end)
 
+    def ask(self, run: FarRun, verb: str, body: dict[str, Any]) -> Future[Any]:
+        """Send a request of a handler about its job. Any thread may call it."""
+        path = f"/jobs/{run.job.job_id}/{verb}"
+        return self._submit(self._requests.send("POST", path, {"token": run.token, **body}))
+
     def settle_unfinished(self, run: FarRun, end: End) -> None:
         """Settle a run whose handler does not stop. It keeps its slot."""
         self._call(self._settle_soon, run, end)
@@ -341,7 +346,7 @@ class Link(Releaser[FarRun]):
 
     def _start(self, taken: dict[str, Any]) -> None:
         job = RemoteJob(taken["job"])
-        run = FarRun(self._registration.handlers[job.job_type], job, taken["token"], self._clock)
+        run = FarRun(self._registration.handlers[job.job_type], job, taken["token"], self._clock, self.ask)
         if (before := self._held.get(job.job_id)) is not None:  # cancelled and run again before this worker knew
             self._lose(before)
         self._held[job.job_id] = run

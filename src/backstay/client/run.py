@@ -7,15 +7,17 @@ import contextvars
 import logging
 import math
 import threading
-from collections.abc import Sequence
-from typing import Any, Generic, NoReturn, assert_never, cast
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Generic, assert_never, cast
 
 import msgspec
 
 from backstay import codec
 from backstay.client.client import RemoteJob
-from backstay.clock import MICROS, Clock
-from backstay.context import JOB_LOGGER, State, stream_entry
+from backstay.clock import MICROS, Clock, Instant
+from backstay.context import JOB_LOGGER, BlockingDurableSteps, DurableSteps, State, stream_entry
+from backstay.core import waits
 from backstay.core.lifecycle import (
     Cancelled,
     Completed,
@@ -31,8 +33,10 @@ from backstay.core.lifecycle import (
 )
 from backstay.core.output import OutputBuffer, OutputPart
 from backstay.core.records import ErrorEntry, Hold
-from backstay.errors import ClaimLost, InvalidOption
+from backstay.core.waits import Ending, EventWait, StepKind
+from backstay.errors import ClaimLost
 from backstay.handlers import Handler
+from backstay.job import Waited
 from backstay.lifespan import Resources
 from backstay.limits import (
     KIB,
@@ -238,31 +242,86 @@ class _Context(Generic[State]):
         """Store a number with the job."""
         self._run.reporter.metric(name, value)
 
-    def step(self, name: str, *_: Any, **__: Any) -> NoReturn:
-        """Refused: a remote worker records no steps."""
-        raise InvalidOption(_NO_STEPS)
-
-    once = step
-
-    def sleep(self, name: str, *_: Any) -> NoReturn:
-        """Refused: a remote worker cannot wait."""
-        raise InvalidOption(_NO_STEPS)
-
-    def wait_for_event(self, name: str, **_: Any) -> NoReturn:
-        """Refused: a remote worker cannot wait."""
-        raise InvalidOption(_NO_STEPS)
-
-
-_NO_STEPS = (
-    "a remote worker records no steps and cannot wait: raise Snooze, or run handlers with steps, sleeps and events on"
-    " a worker that opens the store"
-)
 
 ROOM_SECONDS = 0.05  # between looks for room, while a handler streams faster than the server takes it
 
 
-class RemoteContext(_Context[State]):
+class FarSteps:
+    """What a handler's steps, sleeps and events ask of the server."""
+
+    def __init__(self, run: FarRun) -> None:
+        self.run = run
+        self._counts: dict[tuple[StepKind, str], int] = {}
+
+    def recorded(self, found: dict[str, Any]) -> str | None:
+        return codec.encode(found["answer"]).decode() if found["recorded"] else None
+
+    def sleep_body(self, name: str, span: int) -> dict[str, Any]:
+        return {"name": waits.nth(self._counts, StepKind.SLEEP, name), "seconds": span / MICROS}
+
+    def slept(self, found: dict[str, Any]) -> tuple[str, Instant] | None:
+        return None if found["over"] else (found["name"], 0)
+
+    def event_body(self, name: str, key: str | None, timeout_micros: int | None, schema: str | None) -> dict[str, Any]:
+        seconds = None if timeout_micros is None else timeout_micros / MICROS
+        step = waits.nth(self._counts, StepKind.EVENT, name)
+        return {"name": step, "event": name, "key": key, "seconds": seconds, "json_schema": schema}
+
+    def waited(self, found: dict[str, Any], name: str, key: str | None) -> Waited:
+        if not found["over"]:
+            return Waited(found["name"], None, EventWait(name, found["name"], 0, key), found["seen"])
+        return Waited(found["name"], Ending(found["event_id"], codec.encode(found["payload"]).decode()))
+
+
+class AsyncFarSteps(FarSteps):
+    """The channel of an `async def` handler."""
+
+    async def _ask(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        return cast("dict[str, Any]", await asyncio.wrap_future(self.run.ask(verb, body)))
+
+    async def step(self, name: str) -> str | None:
+        return self.recorded(await self._ask("step", {"name": name}))
+
+    async def record_step(self, name: str, answer: str) -> bool:
+        await self._ask("step", {"name": name, "record": True, "answer": msgspec.Raw(answer.encode())})
+        return True
+
+    async def sleep(self, name: str, micros: int) -> tuple[str, Instant] | None:
+        return self.slept(await self._ask("wait", self.sleep_body(name, micros)))
+
+    async def wait_for_event(
+        self, name: str, key: str | None, timeout_micros: int | None, schema: str | None
+    ) -> Waited:
+        body = self.event_body(name, key, timeout_micros, schema)
+        return self.waited(await self._ask("wait", body), name, key)
+
+
+class BlockingFarSteps(FarSteps):
+    """The channel of a `def` handler."""
+
+    def _ask(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        return cast("dict[str, Any]", self.run.ask(verb, body).result())
+
+    def step(self, name: str) -> str | None:
+        return self.recorded(self._ask("step", {"name": name}))
+
+    def record_step(self, name: str, answer: str) -> bool:
+        self._ask("step", {"name": name, "record": True, "answer": msgspec.Raw(answer.encode())})
+        return True
+
+    def sleep(self, name: str, micros: int) -> tuple[str, Instant] | None:
+        return self.slept(self._ask("wait", self.sleep_body(name, micros)))
+
+    def wait_for_event(self, name: str, key: str | None, timeout_micros: int | None, schema: str | None) -> Waited:
+        return self.waited(self._ask("wait", self.event_body(name, key, timeout_micros, schema)), name, key)
+
+
+class RemoteContext(_Context[State], DurableSteps):
     """The context of an `async def` handler."""
+
+    def __init__(self, run: FarRun) -> None:
+        super().__init__(run)
+        self._channel = AsyncFarSteps(run)
 
     async def stream(self, value: Any) -> None:
         """Append a value to the output of the job, which others read while it runs; see backstay.Context.stream."""
@@ -276,8 +335,12 @@ class RemoteContext(_Context[State]):
         self._run.reporter.progress(fraction, stage)
 
 
-class BlockingRemoteContext(_Context[State]):
+class BlockingRemoteContext(_Context[State], BlockingDurableSteps):
     """The context of a `def` handler, which runs in a thread."""
+
+    def __init__(self, run: FarRun) -> None:
+        super().__init__(run)
+        self._channel = BlockingFarSteps(run)
 
     def stream(self, value: Any) -> None:
         """Append a value to the output of the job, which others read while it runs; see backstay.Context.stream."""
@@ -304,7 +367,15 @@ class FarRun(Execution):
     lost = False  # set by the link: the run no longer counts
     settling = False  # its outcome is known, and is being sent
 
-    def __init__(self, handler: Handler, job: RemoteJob, token: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        job: RemoteJob,
+        token: str,
+        clock: Clock,
+        ask: Callable[[FarRun, str, dict[str, Any]], Future[Any]],
+    ) -> None:
+        self._ask = ask
         self.handler = handler
         self.job = job
         self.token = token
@@ -316,6 +387,10 @@ class FarRun(Execution):
         self._context: Any = RemoteContext(self) if handler.is_async else BlockingRemoteContext(self)
         if not handler.is_async:
             self.cancelled = threading.Event()
+
+    def ask(self, verb: str, body: dict[str, Any]) -> Future[Any]:
+        """Send a request about this job. Any thread may call it."""
+        return self._ask(self, verb, body)
 
     @property
     def claim(self) -> dict[str, str]:
@@ -409,8 +484,10 @@ def end_of(outcome: Outcome) -> End:
             return End("outcome", {"outcome": "give_back", **_because(reason)})
         case Cancelled(reason):
             return End("outcome", {"outcome": "cancel", **_because(reason)})
-        case Sleeping() | WaitingForEvent():
-            return End("fail", {"error": {"type": "InvalidOption", "message": _NO_STEPS}, "retry": False})
+        case Sleeping(name):
+            return End("outcome", {"outcome": "sleep", "name": name})
+        case WaitingForEvent(awaits, seen):
+            return End("outcome", {"outcome": "wait_for_event", "name": awaits.wait, "seen": seen})
         case WaitingForChildren():
             why = "a remote worker cannot wait for children: submit the next step with depends_on"
             return End("fail", {"error": {"type": "WaitForChildren", "message": why}, "retry": False})

@@ -185,6 +185,12 @@ def fits(wait: EventWait, sent: Sent) -> bool:
     return (wait.name, wait.key) == (sent.name, sent.key)
 
 
+def nth(counts: dict[tuple[StepKind, str], int], kind: StepKind, name: str) -> str:
+    """Return the name under which a wait is recorded: the second of a name in one run is another wait."""
+    number = counts[kind, name] = counts.get((kind, name), 0) + 1
+    return name if number == 1 else f"{name} ({number})"
+
+
 def is_over(until: Instant, now: Instant, scheduled_for: Instant) -> bool:
     """Return whether a sleep or a timeout is over for a job that was claimed when it was due at `scheduled_for`. The
     process that found it due may have a clock that is ahead of this one: the job does not sleep again for that."""

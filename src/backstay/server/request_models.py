@@ -567,6 +567,30 @@ class OutputBody(_RemoteBody):
     )
 
 
+class StepBody(_RemoteBody):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"token": _EXAMPLE_TOKEN, "name": "charge"}]})
+
+    token: Token
+    name: Word
+    record: bool = Field(False, description="Record `answer`, unless the step has one.")
+    answer: Any = None
+
+
+class WaitBody(_RemoteBody):
+    """A sleep, or a wait for an event."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"token": _EXAMPLE_TOKEN, "name": "cooldown", "seconds": 60}]}
+    )
+
+    token: Token
+    name: Word = Field(description="The name of this wait, which tells it from others of the job.")
+    event: Word | None = Field(None, description="The event to wait for; without it, this is a sleep.")
+    key: Text | None = None
+    seconds: Delay | None = Field(None, description="How long to sleep, or the timeout of the event.")
+    json_schema: Annotated[str, Field(max_length=limits.EVENT_SCHEMA_BYTES_MAX)] | None = None
+
+
 class ExtendBody(_RemoteBody):
     model_config = ConfigDict(json_schema_extra={"examples": [{"token": _EXAMPLE_TOKEN}]})
 
@@ -609,9 +633,12 @@ class OutcomeBody(_Said):
         json_schema_extra={"examples": [{"token": _EXAMPLE_TOKEN, "outcome": "snooze", "seconds": 300}]}
     )
 
-    outcome: Literal["snooze", "give_back", "cancel"] = Field(
+    outcome: Literal["snooze", "give_back", "cancel", "sleep", "wait_for_event"] = Field(
         description="snooze: run it again after `seconds`, without using up an attempt; give_back: let another worker"
-        " run it; cancel: it is no longer needed."
+        " run it; cancel: it is no longer needed; sleep, wait_for_event: run it again when the wait `name` is over, for"
+        " an event having `seen` so many."
     )
+    name: Word | None = None
+    seen: Annotated[int, Field(ge=0), Whole] | None = None
     seconds: Delay = 0.0
     reason: Reason | None = None

@@ -258,6 +258,26 @@ class Extended(msgspec.Struct):
     lease_expires_at: Moment
 
 
+class StepAnswer(msgspec.Struct):
+    job_id: str
+    name: str
+    recorded: bool
+    answer: msgspec.Raw
+
+
+class WaitAnswer(msgspec.Struct):
+    """`over`: continue, with the event if it was one; otherwise end the attempt with the outcome `sleep` or
+    `wait_for_event`."""
+
+    job_id: str
+    name: str
+    over: bool
+    event_id: str | None
+    payload: msgspec.Raw
+    timed_out: bool
+    seen: int
+
+
 class Noted(msgspec.Struct):
     job_id: str
     attempt: int

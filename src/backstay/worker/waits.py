@@ -12,7 +12,7 @@ from backstay.core.waits import Ending, EventWait, Sleep, StepKind
 from backstay.errors import ClaimLost, EventsFull, InvalidOption
 from backstay.job import Waited
 from backstay.limits import LISTENERS_MAX
-from backstay.worker.run import Run
+from backstay.worker.run import Report, Run
 
 
 class Waits:
@@ -24,7 +24,10 @@ class Waits:
         """Return the name and the end of a sleep that is not over; None if it is. Its end is recorded when the handler
         first comes to it."""
         _refuse_effects(run)
-        step = _nth(run, StepKind.SLEEP, name)
+        return await self.sleep_as(run, _nth(run, StepKind.SLEEP, name), micros)
+
+    async def sleep_as(self, run: Report, step: str, micros: int) -> tuple[str, Instant] | None:
+        """The same, under the name that tells it from other sleeps of the run."""
         recorded = await self._store.step(run.job.job_id, step, StepKind.SLEEP)
         now = self._clock.now()
         if recorded is None:
@@ -39,7 +42,12 @@ class Waits:
     ) -> Waited:
         """Return how a wait ended, or what the job has to wait for."""
         _refuse_effects(run)
-        step = _nth(run, StepKind.EVENT, name)
+        return await self.wait_as(run, _nth(run, StepKind.EVENT, name), name, key, timeout_micros, schema)
+
+    async def wait_as(
+        self, run: Report, step: str, name: str, key: str | None, timeout_micros: int | None, schema: str | None
+    ) -> Waited:
+        """The same, under the name that tells it from other waits of the run."""
         if (recorded := await self._store.step(run.job.job_id, step, StepKind.EVENT)) is not None:
             return Waited(step, waits.ending_of(recorded))
         wait = await self._begun(run, step, name, key, timeout_micros, schema)
@@ -56,7 +64,7 @@ class Waits:
         return await self._end(run, step, found or Ending())
 
     async def _begun(
-        self, run: Run, step: str, name: str, key: str | None, timeout_micros: int | None, schema: str | None
+        self, run: Report, step: str, name: str, key: str | None, timeout_micros: int | None, schema: str | None
     ) -> EventWait:
         """Return the wait as it was first recorded: its timeout counts from then on."""
         if (stored := await self._store.step(run.job.job_id, step, StepKind.WAIT)) is not None:
@@ -68,7 +76,7 @@ class Waits:
         await self._record(run, step, wait.stored, StepKind.WAIT)
         return wait
 
-    async def _listen(self, run: Run, wait: EventWait) -> None:
+    async def _listen(self, run: Report, wait: EventWait) -> None:
         verdict = await self._store.listen_for(run.hold, wait, self._clock.now())
         if verdict is Verdict.BLOCKED:
             raise EventsFull(
@@ -77,11 +85,11 @@ class Waits:
             )
         _check(run, verdict)
 
-    async def _end(self, run: Run, step: str, ending: Ending) -> Waited:
+    async def _end(self, run: Report, step: str, ending: Ending) -> Waited:
         await self._record(run, step, waits.encoded(ending), StepKind.EVENT)
         return Waited(step, ending)
 
-    async def _record(self, run: Run, step: str, answer: str, kind: StepKind) -> None:
+    async def _record(self, run: Report, step: str, answer: str, kind: StepKind) -> None:
         _check(run, await self._store.record_step(run.hold, step, answer, self._clock.now(), kind))
 
 
@@ -93,10 +101,8 @@ def _ending(inbox: waits.Inbox, wait: EventWait) -> Ending | None:
 
 
 def _nth(run: Run, kind: StepKind, name: str) -> str:
-    """Return the name under which a wait is recorded: the second of a name in one run is another wait."""
-    counts = run.waits = run.waits if run.waits is not None else {}
-    number = counts[kind, name] = counts.get((kind, name), 0) + 1
-    return name if number == 1 else f"{name} ({number})"
+    run.waits = run.waits if run.waits is not None else {}
+    return waits.nth(run.waits, kind, name)
 
 
 def _refuse_effects(run: Run) -> None:
@@ -107,6 +113,6 @@ def _refuse_effects(run: Run) -> None:
         )
 
 
-def _check(run: Run, verdict: Verdict) -> None:
+def _check(run: Report, verdict: Verdict) -> None:
     if verdict is not Verdict.APPLIED:
         raise ClaimLost(f"a wait was not recorded: this run no longer holds job {run.job.job_id}")

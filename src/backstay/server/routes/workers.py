@@ -18,12 +18,14 @@ from backstay.core import workers
 from backstay.core.lifecycle import Cancelled, Completed, Discarded, GivenBack, Outcome, Raised, RetryAsked, Snoozed
 from backstay.core.records import BlockedLoop, ClaimedJob, ErrorEntry, Hold, JobRecord, WorkerRow
 from backstay.core.states import Status
+from backstay.core.waits import Ending
 from backstay.errors import BackstayError, InvalidPayload, InvalidResult
-from backstay.job import ClaimedDocument, Job
+from backstay.job import ClaimedDocument, Job, Waited
 from backstay.job import document as job_document
 from backstay.server import response_models, visibility
 from backstay.server.auth import App, By, Principal, Who, check_queue, needs, visible
 from backstay.server.long_poll import Ask
+from backstay.server.problems import Problem
 from backstay.server.remote_settle import Settled, claimed, held, lost
 from backstay.server.remote_workers import FAR, RemoteWorkers, announced
 from backstay.server.request_models import (
@@ -38,6 +40,8 @@ from backstay.server.request_models import (
     OutputBody,
     ProgressBody,
     RegisterBody,
+    StepBody,
+    WaitBody,
 )
 from backstay.server.routing import AfterName, JobId, ListLimit, Name, answer, answers, routes
 from backstay.worker.executor import completion
@@ -52,6 +56,7 @@ def claims_router(remote: RemoteWorkers) -> APIRouter:
     _settle_routes(api, remote)
     _progress_routes(api, remote)
     _output_routes(api, remote)
+    _wait_routes(api, remote)
     return api
 
 
@@ -73,7 +78,7 @@ def _settle_routes(api: APIRouter, remote: RemoteWorkers) -> None:
     @api.post("/jobs/{job_id:uuid}/outcome", summary="End the attempt otherwise: snooze, give back, cancel", **said)
     async def outcome(app: App, who: Who, job_id: JobId, body: OutcomeBody) -> Response:
         record, hold = await _claim(remote, who, str(job_id), body.token)
-        return await _end(remote, record, hold, _other(body), body.logs, body.metrics)
+        return await _end(remote, record, hold, await _other(remote, hold, body), body.logs, body.metrics)
 
 
 def _progress_routes(api: APIRouter, remote: RemoteWorkers) -> None:
@@ -108,6 +113,59 @@ def _progress_routes(api: APIRouter, remote: RemoteWorkers) -> None:
         await remote.settling.note(report)
         until = record.lease_expires_at
         return answer(response_models.Noted(hold.job_id, hold.attempt, None if until is None else to_datetime(until)))
+
+
+def _wait_routes(api: APIRouter, remote: RemoteWorkers) -> None:
+    @api.post(
+        "/jobs/{job_id:uuid}/step",
+        summary="Read or record a step of the job",
+        dependencies=WORK,
+        **answers(response_models.StepAnswer, 400, 404, 409, 413, 415, 507),
+    )
+    async def step(who: Who, job_id: JobId, body: StepBody) -> Response:
+        """With `record`, the answer counts unless the step has one; the answer that counts is returned."""
+        report = await _running(remote, who, str(job_id), body.token)
+        text = codec.to_json(body.answer, "answer") if body.record else None
+        found = await remote.app.remote_work.step(report, body.name, text)
+        raw = msgspec.Raw((found or "null").encode())
+        return answer(response_models.StepAnswer(report.job.job_id, body.name, found is not None, raw))
+
+    @api.post(
+        "/jobs/{job_id:uuid}/wait",
+        summary="Sleep, or wait for an event",
+        dependencies=WORK,
+        **answers(response_models.WaitAnswer, 400, 404, 409, 413, 415, 429, 507),
+    )
+    async def wait(who: Who, job_id: JobId, body: WaitBody) -> Response:
+        report = await _running(remote, who, str(job_id), body.token)
+        work, span = remote.app.remote_work, None if body.seconds is None else round(body.seconds * MICROS)
+        if body.event is None:
+            left = await work.sleep(report, body.name, span or 0)
+            return _waited(report, Waited(body.name, Ending(body.name) if left is None else None))
+        found = await work.wait_for_event(report, body.name, body.event, body.key, span, body.json_schema)
+        return _waited(report, found)
+
+
+async def _running(remote: RemoteWorkers, who: Principal, job_id: str, token: str) -> Report:
+    record, hold = await _claim(remote, who, job_id, token)
+    if not held(record, hold):
+        raise lost(hold)
+    return Report(claimed(record), hold.token)
+
+
+def _waited(report: Report, found: Waited) -> Response:
+    ending = found.ending or Ending()
+    return answer(
+        response_models.WaitAnswer(
+            report.job.job_id,
+            found.name,
+            found.ending is not None,
+            ending.event_id,
+            msgspec.Raw(ending.payload.encode()),
+            found.ending is not None and ending.event_id is None,
+            found.seen,
+        )
+    )
 
 
 def _output_routes(api: APIRouter, remote: RemoteWorkers) -> None:
@@ -178,7 +236,7 @@ def _failure(body: FailBody, attempt: int, now: int) -> Outcome:
     return Raised(error) if body.retry_after is None else RetryAsked(error, round(body.retry_after * MICROS))
 
 
-def _other(body: OutcomeBody) -> Outcome:
+async def _other(remote: RemoteWorkers, hold: Hold, body: OutcomeBody) -> Outcome:
     reason = None if body.reason is None else codec.clean(body.reason)
     match body.outcome:
         case "snooze":
@@ -187,6 +245,12 @@ def _other(body: OutcomeBody) -> Outcome:
             return GivenBack(reason or _GIVEN_BACK)
         case "cancel":
             return Cancelled(reason)
+        case "sleep" | "wait_for_event":
+            seen = None if body.outcome == "sleep" else body.seen or 0
+            found = await remote.app.remote_work.suspended(hold.job_id, body.name or "", seen)
+            if found is None:
+                raise Problem(422, "invalid-request", f"the job has recorded no such wait: {body.name!r}")
+            return found
 
 
 READ = [Depends(needs("read"))]
