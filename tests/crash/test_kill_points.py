@@ -21,8 +21,8 @@ from tests.crash.test_sensitive import UNMARK_POINTS
 
 SOURCE = Path(backstay.__file__).parent
 # One statement each, and nothing that was said depends on them: a repeated call puts them right.
-SAID_AGAIN = {"announce", "audit", "change_queue", "declare", "drop_keys", "drop_schedule", "forget", "freeze"}
-SAID_AGAIN |= {"record_step", "save_declaration", "save_key", "save_schedule"}
+SAID_AGAIN = {"announce", "audit", "change_limit", "change_queue", "declare", "drop_keys", "drop_schedule", "forget"}
+SAID_AGAIN |= {"freeze", "record_step", "save_declaration", "save_key", "save_schedule"}
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])

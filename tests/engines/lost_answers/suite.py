@@ -14,7 +14,7 @@ from backstay.core.dumps import FROM, INTO, JobDump, MoveState
 from backstay.core.lifecycle import Raised, cancel, manual_retry, reprioritise, rescue
 from backstay.core.output import START, OutputPart
 from backstay.core.port import Store
-from backstay.core.records import NewJob, Note, QueueChange, Rate, Staged, Verdict
+from backstay.core.records import LimitChange, LimitOf, NewJob, Note, QueueChange, Rate, Staged, Verdict
 from backstay.core.schedules import defined
 from backstay.core.states import Status
 from backstay.testing.conformance.factories import (
@@ -167,6 +167,11 @@ async def test_a_tick_makes_one_job(store: Store, unheard: Unheard) -> None:
 async def test_operators_are_told_that_it_is_done(store: Store, unheard: Unheard) -> None:
     row = await unheard(store.change_queue("default", QueueChange(paused=True, by="me"), NOW))
     assert row.paused_at == NOW
+
+    limited = await unheard(
+        store.change_limit(LimitOf.TYPE, "work", LimitChange(limits=True, concurrency=4, by="me"), NOW)
+    )
+    assert await store.limits() == [limited]
 
     nightly = defined(None, "nightly", "0 3 * * *", "UTC", "skip", new_job(), NOW)
     assert nightly is not None

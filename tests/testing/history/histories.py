@@ -218,6 +218,11 @@ class Calls:
     def change_queue(self, name: str = "default", *, paused: bool, outcome: Outcome = Outcome.OK) -> None:
         self._add("change_queue", [Item(queue=name, paused=paused)], [Answer(outcome=outcome)])
 
+    def change_limit(
+        self, name: str = "work", *, paused: bool | None = None, most: int | None = None, outcome: Outcome = Outcome.OK
+    ) -> None:
+        self._add("change_limit", [Item(job_type=name, paused=paused, most=most)], [Answer(outcome=outcome)])
+
     def retire(self, policy: RetentionPolicy, *, now: int = 9_000, outcome: Outcome = Outcome.OK) -> None:
         self._add("retire", [Item(policy=policy)], [Answer(outcome=outcome)], now=now)
 

@@ -309,6 +309,60 @@ def test_s20_a_job_that_is_handed_out_while_its_queue_is_paused_is_reported() ->
     assert judged([job("a", "submit, claim", queue="other")], calls) == set()
 
 
+def test_s20_a_job_that_is_handed_out_while_its_type_is_paused_is_reported() -> None:
+    calls = Calls()
+    calls.submit("a")
+    calls.change_limit(paused=True)
+    calls.claim("a")
+    assert judged([job("a", "submit, claim")], calls) == {"S20"}
+    assert judged([job("a", "submit, claim", job_type="other")], calls) == set()
+    calls.made.pop()
+    calls.change_limit(paused=False)
+    calls.claim("a")
+    assert judged([job("a", "submit, claim")], calls) == set()
+
+
+# S25: limits at run time
+
+
+def _two_claims(*, ends_first: bool = False) -> Calls:
+    calls = Calls()
+    calls.submit("a")
+    calls.submit("b")
+    calls.change_limit(most=1)
+    calls.claim("a")
+    if ends_first:
+        calls.apply("a", "complete")
+    calls.claim("b")
+    return calls
+
+
+def test_s25_one_job_more_than_a_type_may_run_is_reported() -> None:
+    jobs = [job("a", "submit, claim"), job("b", "submit, claim")]
+    assert judged(jobs, _two_claims()) == {"S25"}
+    assert judged([jobs[0], job("b", "submit, claim", job_type="other")], _two_claims()) == set()
+
+
+def test_s25_a_job_that_has_ended_makes_room_for_the_next() -> None:
+    jobs = [job("a", "submit, claim, complete"), job("b", "submit, claim")]
+    assert judged(jobs, _two_claims(ends_first=True)) == set()
+
+
+def test_s25_what_was_claimed_at_once_or_after_a_change_is_right() -> None:
+    jobs = [job("a", "submit, claim"), job("b", "submit, claim")]
+    together = _two_claims()
+    together.together(2)
+    assert judged(jobs, together) == set()
+    raised = Calls()
+    raised.submit("a")
+    raised.submit("b")
+    raised.change_limit(most=1)
+    raised.claim("a")
+    raised.change_limit(most=0)
+    raised.claim("b")
+    assert judged(jobs, raised) == set()
+
+
 def test_s20_a_claim_before_the_pause_or_after_the_resume_is_right() -> None:
     calls = Calls()
     calls.submit("a")

@@ -2,7 +2,8 @@
 
 Each invariant is a small pure function; its id is that of the guarantees. S17 (isolation) belongs to the server; S18
 (clock freedom) is a way to run the others: with `clocks="arbitrary"` those that compare store times are left out. S19
-to S21 are those of operating: schedules, pausing, counting; retention is part of S1. S22 to S24 are those of trees.
+to S21 are those of operating: schedules, pausing, counting; retention is part of S1. S22 to S24 are those of trees, S25
+is that of limits set at run time.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ INVARIANTS: Mapping[str, tuple[Invariant, ...]] = {
     "S22": (job_invariants.numbers_of_parents,),
     "S23": (job_invariants.children_of_committed_runs,),
     "S24": (job_invariants.waiting_parents,),
+    "S25": (operation_invariants.limits_of_types,),
 }
 OF_STORE_TIME = frozenset({"S7", "S13"})
 

@@ -52,6 +52,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     own_id: bool = False
     repeat: bool = False
     paused: bool | None = None
+    most: int | None = None  # jobs of a type that may run at once; 0: no limit
     schedule: str | None = None
     tick_at: Instant | None = None
     due_at: Instant | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from backstay.clock import MICROS, Instant
 from backstay.core import schedules as core_schedules
@@ -286,23 +287,31 @@ _Key = tuple[Instant, str, str, Counted]  # minute, type, queue
 
 
 def pausing(evidence: Evidence) -> Iterator[Finding]:
-    """S20: from the acknowledgement of a pause until a call to resume, no job of the queue is claimed."""
-    pauses = {
-        name: list(_pauses(evidence, name))
-        for name in {op.item.queue for op in evidence.of("change_queue")}
-        if name is not None
-    }
+    """S20: from the acknowledgement of a pause until a call to resume, no job of the queue or type is claimed."""
+    of_queue = _by_name(evidence.of("change_queue"), lambda op: op.item.queue)
+    of_type = _by_name(evidence.of("change_limit"), lambda op: op.item.job_type)
     for op in evidence.of("claim", Outcome.OK):
         job = evidence.find(op.job_id)
         if job is None or op.item.repeat or op.returned is None:
             continue
-        for begun, ended in pauses.get(job.queue, ()):
-            if begun < op.invoked and op.returned < ended:
-                yield op.job_id, f"attempt {op.attempt} was handed to {op.process} while queue {job.queue} was paused"
+        for what, changes in (
+            (f"queue {job.queue}", of_queue.get(job.queue, ())),
+            (f"type {job.job_type}", of_type.get(job.job_type, ())),
+        ):
+            for begun, ended in _pauses(changes):
+                if begun < op.invoked and op.returned < ended:
+                    yield op.job_id, f"attempt {op.attempt} was handed to {op.process} while {what} was paused"
 
 
-def _pauses(evidence: Evidence, queue: str) -> Iterator[tuple[Moment, Moment]]:
-    changes = [op for op in evidence.of("change_queue") if op.item.queue == queue and op.known]
+def _by_name(changes: Iterable[Operation], name: Callable[[Operation], str | None]) -> dict[str, list[Operation]]:
+    found: dict[str, list[Operation]] = defaultdict(list)
+    for op in changes:
+        if (named := name(op)) is not None and op.known:
+            found[named].append(op)
+    return found
+
+
+def _pauses(changes: Sequence[Operation]) -> Iterator[tuple[Moment, Moment]]:
     for op in changes:
         if op.item.paused is True and op.outcome is Outcome.OK and op.returned is not None:
             resumed = [
@@ -311,6 +320,56 @@ def _pauses(evidence: Evidence, queue: str) -> Iterator[tuple[Moment, Moment]]:
                 if other.item.paused is False and (other.returned or NEVER) > op.invoked
             ]
             yield op.returned, min(resumed, default=NEVER)
+
+
+def limits_of_types(evidence: Evidence) -> Iterator[Finding]:
+    """S25: from the acknowledgement of a limit of a type until another call to change it, no claim brings one more job
+    of the type than may run at once."""
+    for job_type, changes in _by_name(evidence.of("change_limit"), lambda op: op.item.job_type).items():
+        spans = list(_limited(changes))
+        if not spans:
+            continue
+        runs = sorted(_runs(evidence, job_type))
+        ends = sorted(ended for _, ended in runs)
+        begins = [begun for begun, _ in runs]
+        of_call = Counter[tuple[str, int]]()
+        for op in evidence.of("claim", Outcome.OK):
+            job = evidence.find(op.job_id)
+            if job is None or job.job_type != job_type or op.item.repeat or op.returned is None:
+                continue
+            # Those that ran for certain when this one was handed out, and those that the same call brought before it.
+            running = bisect_left(begins, op.invoked) - bisect_right(ends, op.returned)
+            running += of_call[op.process, op.number]
+            of_call[op.process, op.number] += 1
+            for begun, until, most in spans:
+                if begun < op.invoked and op.returned < until and running >= most:
+                    yield (
+                        op.job_id,
+                        f"attempt {op.attempt} was handed to {op.process} while {running} jobs of the type {job_type}"
+                        f" ran, which was limited to {most}",
+                    )
+
+
+def _limited(changes: Sequence[Operation]) -> Iterator[tuple[Moment, Moment, int]]:
+    for op in changes:
+        if op.item.most and op.outcome is Outcome.OK and op.returned is not None:
+            changed = [
+                other.invoked
+                for other in changes
+                if other is not op and other.item.most is not None and (other.returned or NEVER) > op.invoked
+            ]
+            yield op.returned, min(changed, default=NEVER), op.item.most
+
+
+def _runs(evidence: Evidence, job_type: str) -> Iterator[tuple[Moment, Moment]]:
+    """Yield when the runs of a type had begun for certain, and when they may have ended at the earliest."""
+    ends: dict[str, list[Moment]] = defaultdict(list)
+    for op in evidence.of("apply"):
+        ends[op.job_id].append(op.invoked)
+    for op in evidence.of("claim", Outcome.OK):
+        job = evidence.find(op.job_id)
+        if job is not None and job.job_type == job_type and not op.item.repeat and op.returned is not None:
+            yield op.returned, min((end for end in ends[op.job_id] if end > op.invoked), default=NEVER)
 
 
 def counting(evidence: Evidence) -> Iterator[Finding]:

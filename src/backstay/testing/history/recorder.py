@@ -16,6 +16,9 @@ from backstay.core.records import (
     Firing,
     Hold,
     Inserted,
+    LimitChange,
+    LimitOf,
+    LimitRow,
     NewJob,
     Note,
     QueueChange,
@@ -128,6 +131,12 @@ class _Recorded:
         item = Item(queue=name, paused=change.paused)
         changing = partial(self._store.change_queue, name, change, now)
         return await self._call("change_queue", [item], now, changing, lambda row: [Answer()])
+
+    async def change_limit(self, of: LimitOf, name: str, change: LimitChange, now: Instant) -> LimitRow:
+        job_type = name if of is LimitOf.TYPE else None
+        item = Item(job_type=job_type, paused=change.paused, most=(change.concurrency or 0) if change.limits else None)
+        changing = partial(self._store.change_limit, of, name, change, now)
+        return await self._call("change_limit", [item], now, changing, lambda row: [Answer()])
 
     async def save_schedule(self, schedule: Schedule, expected_version: int | None) -> Verdict:
         definition = msgspec.structs.replace(schedule, template=str(digest(schedule.template)))
