@@ -345,3 +345,30 @@ async def test_files_are_in_the_export_unless_they_are_left_out(
     assert found.left_out == (f"bill.txt of job {job_id}",)
     report: ReplayReport = await replay(shop(elsewhere()), tmp_path / "small.zip")
     assert report.left_out == found.left_out
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+async def test_sleeps_are_over_and_events_have_come(
+    app: Backstay, elsewhere: Callable[[], Backstay], tmp_path: Path, is_fixed: bool
+) -> None:
+    def flow(app: Backstay, *, is_fixed: bool) -> Backstay:
+        @app.job("flow", max_attempts=1)
+        async def flow(payload: str, ctx: Context) -> dict[str, str]:
+            await ctx.step("begin", str)
+            await ctx.sleep("cooldown", 0.01)
+            approval: dict[str, str] = await ctx.wait_for_event("approved", timeout=600)
+            if not is_fixed:
+                raise ValueError("not approved")
+            return approval
+
+        return app
+
+    async with flow(app, is_fixed=False), app.worker():
+        job = await app.submit("flow", "x")
+        await app.send_event(job.job_id, "approved", {"by": "ada"})
+        await job.wait(timeout=20)
+        await app.export_job(job.job_id, tmp_path / "job.zip")
+
+    found = await replay(flow(elsewhere(), is_fixed=is_fixed), tmp_path / "job.zip")
+    assert found.steps_used == ("begin",)
+    assert (found.outcome, found.result) == (("completed", {"by": "ada"}) if is_fixed else ("failed", None))
