@@ -4,6 +4,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -141,13 +142,13 @@ def by_once_in_a_thread(app: Backstay, outside: Outside) -> Any:
 
 def by_key(app: Backstay, outside: Outside) -> Any:
     """As a service that drops repeats: the key and the charge are one step."""
-    with sqlite3.connect(outside.file) as file:
+    with closing(sqlite3.connect(outside.file)) as file, file:
         file.execute("CREATE TABLE IF NOT EXISTS charge (key TEXT PRIMARY KEY, amount INTEGER)")
 
     @app.job("charge")
     def charge(payload: int, ctx: BlockingContext) -> None:
         ctx.progress(0.1)
-        with sqlite3.connect(outside.file) as file:
+        with closing(sqlite3.connect(outside.file)) as file, file:
             file.execute("INSERT OR IGNORE INTO charge VALUES (?, ?)", (ctx.idempotency_key, payload))
         ctx.progress(0.9)
 
@@ -192,11 +193,11 @@ def test_a_repeatable_handler_passes_and_the_report_says_what_was_tried(
 
 def test_a_charge_under_the_idempotency_key_passes(app: Backstay, outside: Outside) -> None:
     def charges() -> list[Any]:
-        with sqlite3.connect(outside.file) as file:
+        with closing(sqlite3.connect(outside.file)) as file, file:
             return file.execute("SELECT * FROM charge").fetchall()
 
     def reset() -> None:
-        with sqlite3.connect(outside.file) as file:
+        with closing(sqlite3.connect(outside.file)) as file, file:
             file.execute("DELETE FROM charge")
 
     report = outside.crash(by_key(app, outside), 5, effect=charges, reset=reset)
@@ -214,11 +215,11 @@ def test_sql_that_commits_with_the_job_passes_and_is_read_from_the_queues_own_fi
         await ctx.progress(0.5)
 
     def prepare(queue: Path) -> None:
-        with sqlite3.connect(queue) as file:
+        with closing(sqlite3.connect(queue)) as file, file:
             file.execute("CREATE TABLE ledger (amount INTEGER)")
 
     def ledger(queue: Path) -> list[Any]:
-        with sqlite3.connect(queue) as file:
+        with closing(sqlite3.connect(queue)) as file, file:
             return file.execute("SELECT amount FROM ledger").fetchall()
 
     assert outside.crash(transfer, 7, effect=ledger, reset=prepare).expected.effect == [(7,)]
