@@ -20,7 +20,7 @@ def count(upto: int, *, ctx: BlockingContext) -> dict[str, int]:
 
 @app.job("order", max_attempts=3)
 def order(number: int, *, ctx: BlockingContext) -> dict[str, Any]:
-    receipt = ctx.once("charge", lambda: charge(number))
+    receipt = ctx.step("charge", charge, number)
     if ctx.attempt == 1:
         raise Retry("the mail server is down", after=0.1)
     return {"receipt": receipt, "attempt": ctx.attempt}

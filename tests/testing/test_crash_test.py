@@ -29,7 +29,7 @@ def test_lines_that_are_appended_are_found_at_every_disturbance_but_the_first(ap
     assert blamed == {killed(1, 2), killed(2, 2), AFTER, TWICE, stalled(1, 2), stalled(2, 2)}
     assert f"{killed(1, 2)}\n  expected effect  ['0', '1']\n  found            ['0', '0', '1']" in text
     assert f"These disturbances made no difference:\n  {BEFORE}" in text
-    assert all(remedy in text for remedy in ("ctx.once", "ctx.transaction()", "ctx.idempotency_key"))
+    assert all(remedy in text for remedy in ("ctx.step", "ctx.transaction()", "ctx.idempotency_key"))
 
 
 def test_a_charge_without_progress_calls_is_found_where_the_handler_had_run(app: Backstay, outside: Outside) -> None:
