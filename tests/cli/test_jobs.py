@@ -47,7 +47,7 @@ def test_json_records_have_the_fields_of_the_contract_and_times_that_end_in_z(cl
     listed = cli("list", "--json").document["items"][0]
     shown = cli("show", job_id, "--json").document
     assert list(listed) == FIELDS
-    assert list(shown) == [*FIELDS, "history"]
+    assert list(shown) == [*FIELDS, "history", "steps"]
     assert {name: shown[name] for name in FIELDS} == listed
     assert (shown["status"], shown["result"]) == ("completed", {"n": 1})
     assert all(shown[name].endswith("Z") for name in ("created_at", "started_at", "completed_at"))
