@@ -11,6 +11,7 @@ from backstay.core.records import (
     Firing,
     JobRecord,
     Keep,
+    LimitChange,
     QueueChange,
     RetentionPolicy,
     Schedule,
@@ -50,6 +51,14 @@ class OperatedQueue(Queue):
             self.max_pending[name] = change.max_pending
             if change.max_pending == 0:
                 del self.max_pending[name]
+
+    def change_type(self, name: str, change: LimitChange) -> None:
+        if change.paused is not None:
+            (self.paused_types.add if change.paused else self.paused_types.discard)(name)
+        if change.limits:
+            self.most.pop(name, None)
+            if change.concurrency is not None:
+                self.most[name] = change.concurrency
 
     # Schedules
 

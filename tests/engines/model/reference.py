@@ -29,6 +29,8 @@ class Queue:
         self.archive: dict[str, Job] = {}
         self.guards: dict[str, tuple[str, Instant | None]] = {}
         self.paused: set[str] = set()
+        self.paused_types: set[str] = set()
+        self.most: dict[str, int] = {}  # jobs of a type that may run at once, as set at run time
         self.max_pending: dict[str, int] = {}
         self.counters: dict[CounterKey, list[int]] = defaultdict(lambda: [0, 0, 0])
         self.buckets: dict[CounterKey, Counter[int]] = defaultdict(Counter)
@@ -190,6 +192,7 @@ class Queue:
             for job in self.jobs.values()
             if job.status is Status.PENDING and job.new.queue in request.queues and job.new.queue not in self.paused
             if request.slots.get(job.new.job_type, 0) > 0 and self._may_bring(request, job)
+            if job.new.job_type not in self.paused_types
         ]
         wanted.sort(key=lambda job: job.order)
         fitting = self._within_slots(wanted, request)
@@ -225,11 +228,16 @@ class Queue:
             for job in self.jobs.values()
             if job.status is Status.PENDING and job.suspicion == 2 and job.new.concurrency_key is None
             if job.new.queue in request.queues and job.new.queue not in self.paused
-            if request.slots.get(job.new.job_type, 0) > 0
+            if request.slots.get(job.new.job_type, 0) > 0 and job.new.job_type not in self.paused_types
         }
 
     def _within_slots(self, jobs: Sequence[Job], request: ClaimRequest) -> list[Job]:
         room = dict(request.slots)
+        for job_type, most in self.most.items():
+            running = sum(
+                job.status is Status.PROCESSING and job.new.job_type == job_type for job in self.jobs.values()
+            )
+            room[job_type] = min(room.get(job_type, 0), most - running)
         fitting = []
         for job in jobs:
             room[job.new.job_type] -= 1

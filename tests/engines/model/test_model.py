@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, note, settings
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
-from backstay.core.records import QueueChange, Schedule
-from backstay.core.schedules import MISSED, defined, firing, paused, resumed
+from backstay.core.records import LimitChange, LimitOf, QueueChange, Schedule
+from backstay.core.schedules import MISSED, defined, firing, paused, resumed, timing
 from backstay.errors import BackstayError
 from backstay.testing.conformance.factories import SECOND, new_job, remove_files
 from tests.engines.model import random_jobs
@@ -29,6 +29,7 @@ TWENTY_MINUTES = "*/20 * * * *"
 class OperatedStoreBesideQueue(StoreBesideQueue):
     STEPS: ClassVar[dict[str, int]] = StoreBesideQueue.STEPS | {
         "pause_or_limit": 2,
+        "pause_or_limit_type": 2,
         "change_schedule": 2,
         "fire": 2,
         "retire": 2,
@@ -57,6 +58,24 @@ class OperatedStoreBesideQueue(StoreBesideQueue):
         listed = {row.name for row in self.run(self.store.queues())}
         assert listed == {*self.queue.paused, *self.queue.max_pending}
 
+    def pause_or_limit_type(self, draw: Random) -> None:
+        most = draw.choice((None, 1, 2, 3))
+        wants = draw.choice(
+            (LimitChange(paused=True), LimitChange(paused=False), LimitChange(limits=True, concurrency=most))
+        )
+        self.change_type(draw.choice("ab"), wants)
+
+    def change_type(self, name: str, change: LimitChange) -> None:
+        row = self.run(self.store.change_limit(LimitOf.TYPE, name, change, self.now))
+        note(f"  {row}")
+        self.queue.change_type(name, change)
+        assert (row.paused_at is not None, row.concurrency) == (
+            name in self.queue.paused_types,
+            self.queue.most.get(name),
+        )
+        listed = {row.name for row in self.run(self.store.limits())}
+        assert listed == {*self.queue.paused_types, *self.queue.most}
+
     # Schedules
 
     def change_schedule(self, draw: Random) -> None:
@@ -69,7 +88,7 @@ class OperatedStoreBesideQueue(StoreBesideQueue):
         match draw.choice(("define", "define", "pause", "resume", "resume", "drop")):
             case "define":
                 template = new_job(job_type="a", queue="x", payload=f'"{missed}"')
-                changed = defined(stored, name, TWENTY_MINUTES, "UTC", missed, template, self.now)
+                changed = defined(stored, name, timing(TWENTY_MINUTES, missed=missed), template, self.now)
             case "pause" if stored is not None:
                 changed = paused(stored, "me", self.now)
             case "resume" if stored is not None:
@@ -129,6 +148,8 @@ class OperatedStoreBesideQueue(StoreBesideQueue):
     def drain(self) -> None:
         for name in ("x", "y"):
             self.change_queue(name, QueueChange(paused=False, max_pending=0))
+        for name in ("a", "b"):
+            self.change_type(name, LimitChange(paused=False, limits=True))
         super().drain()
 
 
