@@ -655,7 +655,7 @@ class BlockingContext(_ContextFields[State], BlockingDurableSteps):
 
 
 def _awaits(trigger_rule: str, on_child_failure: str) -> Awaits:
-    rules = [each.value for each in TriggerRule if each is not TriggerRule.ONE_SUCCESS]
+    rules = [each.value for each in TriggerRule if each not in (TriggerRule.ONE_SUCCESS, TriggerRule.ONE_FAILED)]
     if trigger_rule not in rules:
         raise InvalidOption(
             f"trigger_rule={trigger_rule!r}: a parent waits for all its children: use all_done, all_success or"

@@ -36,6 +36,7 @@ from backstay.core.derivation import Derivation, PriorityBy
 from backstay.core.records import FOREVER, JobType, Rate
 from backstay.core.schedules import TimingOptions
 from backstay.errors import ConfigurationError, InvalidOption, InvalidPayload, InvalidResult
+from backstay.failure_rules import BackoffFunction, Exceptions, rules_of
 from backstay.lifespan import Lifespans
 from backstay.middleware import Layer, Middleware, checked, wrapped
 from backstay.observers import Observers
@@ -94,7 +95,9 @@ class HandlerOptions(TypedDict, total=False):
     priority: int | str | PriorityBy | Derive
     max_attempts: int
     timeout: float | timedelta
-    backoff: Backoff | None
+    backoff: Backoff | BackoffFunction | None
+    retry_on: Exceptions | None
+    discard_on: Exceptions | None
     concurrency: int | None
     global_concurrency: int | None
     isolation: Isolation | None
@@ -152,7 +155,9 @@ class Handler(Generic[P, R]):
         priority: int | str | PriorityBy | Derive = limits.PRIORITY,
         max_attempts: int = limits.MAX_ATTEMPTS,
         timeout: float | timedelta = limits.TIMEOUT_SECONDS,
-        backoff: Backoff | None = None,
+        backoff: Backoff | BackoffFunction | None = None,
+        retry_on: Exceptions | None = None,
+        discard_on: Exceptions | None = None,
         concurrency: int | None = None,
         global_concurrency: int | None = None,
         isolation: Isolation | None = None,
@@ -191,6 +196,7 @@ class Handler(Generic[P, R]):
         self.max_attempts = check_max_attempts(max_attempts)
         self.timeout_micros = check_timeout(timeout)
         self.backoff = _check_backoff(backoff)
+        self.rules = rules_of(name, retry_on, discard_on, backoff)
         self.concurrency = _check_limit(concurrency, "concurrency")
         self.global_concurrency = _check_limit(global_concurrency, "global_concurrency")
         self.rate = admission.parse(rate)
@@ -934,10 +940,15 @@ def explain_validation(error: pydantic.ValidationError, whole: str = "payload") 
     return "; ".join(problems) + (f"; and {more} more" if more > 0 else "")
 
 
-def _check_backoff(backoff: Backoff | None) -> Backoff:
-    if backoff is not None and not isinstance(backoff, Backoff):
-        raise InvalidOption(f"backoff={backoff!r}: write backoff=Backoff(base=5)")
-    return backoff or Backoff()
+def _check_backoff(backoff: Backoff | BackoffFunction | None) -> Backoff:
+    """Return the backoff that applies unless a function says otherwise."""
+    if isinstance(backoff, Backoff):
+        return backoff
+    if backoff is not None and not callable(backoff):
+        raise InvalidOption(
+            f"backoff={backoff!r}: write backoff=Backoff(base=5), or a function of (attempt, exception)"
+        )
+    return Backoff()
 
 
 def _check_version(version: int) -> int:

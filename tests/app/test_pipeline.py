@@ -230,7 +230,7 @@ def test_other_mistakes_of_a_declaration_say_what_to_write(app: Backstay) -> Non
         app.pipeline("flow", [Stage("A", "flow")])
     with pytest.raises(InvalidPipeline, match="is not a handler"):
         Stage("A", 5)
-    with pytest.raises(InvalidOption, match="use all_success, all_done, one_success, none_failed"):
+    with pytest.raises(InvalidOption, match="use all_success, all_done, one_success, one_failed, none_failed"):
         Stage("A", "pca", trigger_rule="any")
     with pytest.raises(InvalidOption, match="stage A has no option depends_on"):
         Stage("A", "pca", depends_on=["x"])

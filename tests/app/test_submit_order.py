@@ -58,7 +58,7 @@ async def test_a_job_that_depends_on_itself_or_on_its_parent_is_refused(app: Bac
 async def test_a_rule_is_one_of_four_and_needs_something_to_depend_on(app: Backstay) -> None:
     async with app:
         first = await app.submit("work", "x")
-        known = "use all_success, all_done, one_success or none_failed"
+        known = "use all_success, all_done, one_success, one_failed or none_failed"
         with pytest.raises(InvalidOption, match=f"trigger_rule='any': {known}"):
             await app.submit("work", "x", depends_on=[first], trigger_rule="any")
         with pytest.raises(InvalidOption, match="trigger_rule='all_done' needs depends_on"):

@@ -26,10 +26,11 @@ from backstay.core.dependencies import (
 from backstay.core.states import ACTIVE, TERMINAL, Status
 
 NOW = 1_700_000_000_000_000
-ALL_SUCCESS, ALL_DONE, ONE_SUCCESS, NONE_FAILED = (
+ALL_SUCCESS, ALL_DONE, ONE_SUCCESS, ONE_FAILED, NONE_FAILED = (
     TriggerRule.ALL_SUCCESS,
     TriggerRule.ALL_DONE,
     TriggerRule.ONE_SUCCESS,
+    TriggerRule.ONE_FAILED,
     TriggerRule.NONE_FAILED,
 )
 WAITS, STARTS, BREAKS = "waits", "starts", "breaks"
@@ -54,6 +55,10 @@ RELEASES = {
     (ONE_SUCCESS, Status.FAILED): (WAITS, BREAKS),
     (ONE_SUCCESS, Status.CANCELLED): (WAITS, BREAKS),
     (ONE_SUCCESS, None): (WAITS, BREAKS),
+    (ONE_FAILED, Status.COMPLETED): (WAITS, BREAKS),
+    (ONE_FAILED, Status.FAILED): (STARTS, STARTS),
+    (ONE_FAILED, Status.CANCELLED): (WAITS, BREAKS),
+    (ONE_FAILED, None): (WAITS, BREAKS),
     (NONE_FAILED, Status.COMPLETED): (WAITS, STARTS),
     (NONE_FAILED, Status.FAILED): (BREAKS, BREAKS),
     (NONE_FAILED, Status.CANCELLED): (WAITS, STARTS),

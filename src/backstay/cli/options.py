@@ -170,7 +170,9 @@ OnDependencyFailure = Annotated[
 ]
 TriggerRule = Annotated[
     str | None,
-    typer.Option(metavar="RULE", help="When to start: all_success (default), all_done, one_success, none_failed."),
+    typer.Option(
+        metavar="RULE", help="When to start: all_success (default), all_done, one_success, one_failed, none_failed."
+    ),
 ]
 Parent = Annotated[str | None, typer.Option(metavar="ID", help="Make it a child of this job.")]
 Stage = Annotated[str | None, typer.Option(metavar="TEXT", help="Name of its stage in the workflow.")]

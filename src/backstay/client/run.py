@@ -435,7 +435,7 @@ class FarRun(Execution):
                 self.task.uncancel()  # continues, to report this
             end = end_of(Raised(entry(error, self.attempt, self._clock.now())))
         except BaseException as error:
-            end = end_of(outcome_of(error, self.attempt, self._clock.now()))
+            end = end_of(outcome_of(error, self.job, self._clock.now(), self.handler.rules))
         finally:
             self.ended = True
             self.reporter.end()

@@ -24,6 +24,7 @@ class TriggerRule(StrEnum):
     ALL_SUCCESS = "all_success"  # all completed
     ALL_DONE = "all_done"  # all ended, with any outcome
     ONE_SUCCESS = "one_success"  # one completed: starts at once, without waiting for the others
+    ONE_FAILED = "one_failed"  # one failed: starts at once, to clean up or to tell of it
     NONE_FAILED = "none_failed"  # all ended and none failed; cancelled ones are ignored
 
 
@@ -52,7 +53,13 @@ def began(*, rule: TriggerRule, outcomes: Outcomes, on_failure: str, scheduled_f
 
 def breaker(rule: TriggerRule, standing: Mapping[str, Status]) -> str:
     """Return the first dependency whose outcome violates the trigger rule and ended the job as it was submitted."""
-    badly = [Status.FAILED] if rule is TriggerRule.NONE_FAILED else [Status.FAILED, Status.CANCELLED]
+    match rule:
+        case TriggerRule.NONE_FAILED:
+            badly = [Status.FAILED]
+        case TriggerRule.ONE_FAILED:
+            badly = [Status.COMPLETED, Status.CANCELLED]
+        case _:
+            badly = [Status.FAILED, Status.CANCELLED]
     return next(job_id for job_id, status in standing.items() if status in badly)
 
 
@@ -72,6 +79,9 @@ def released(
         case TriggerRule.ONE_SUCCESS:
             ready = outcome is Status.COMPLETED
             broken = unmet == 0 and not ready  # an earlier success would have released it
+        case TriggerRule.ONE_FAILED:
+            ready = outcome is Status.FAILED
+            broken = unmet == 0 and not ready
         case _:
             assert_never(rule)
     if broken:
@@ -103,6 +113,10 @@ def again(*, rule: TriggerRule, outcomes: Outcomes) -> Again:
             if completed:
                 return Again()
             blocked = active == 0 and failed + cancelled > 0
+        case TriggerRule.ONE_FAILED:
+            if failed:
+                return Again()
+            blocked = active == 0 and completed + cancelled > 0
         case _:
             assert_never(rule)
     return Again(blocked=True) if blocked else Again(unmet=active)
@@ -122,7 +136,7 @@ def _ready(scheduled_for: Instant, now: Instant) -> Status:
 class Awaits(msgspec.Struct, frozen=True, tag_field="for", tag="children"):
     """The outcome of its children that a parent waits for, and how it ends if they have another."""
 
-    rule: TriggerRule  # not one_success: a parent resumes once all children have ended
+    rule: TriggerRule  # not one_success or one_failed: a parent resumes once all children have ended
     on_failure: str  # fail, cancel
 
     @property
@@ -176,6 +190,8 @@ def joined(awaits: Awaits, brood: Brood) -> Status | None:
             broken = False
         case TriggerRule.ONE_SUCCESS:
             broken = 0 < brood.children == brood.failed + brood.cancelled
+        case TriggerRule.ONE_FAILED:
+            broken = brood.children > 0 and brood.failed == 0
         case _:
             assert_never(awaits.rule)
     return _broken(awaits.on_failure) if broken else Status.PENDING

@@ -158,7 +158,7 @@ class SubmitBody(_JobOptions):
     )
     reuse: bool | Span | None = Field(None, description="Reuse the result of an identical job, if there is one.")
     depends_on: Annotated[list[Id], Field(max_length=limits.DEPENDENCIES_MAX)] | None = None
-    trigger_rule: Literal["all_success", "all_done", "one_success", "none_failed"] | None = None
+    trigger_rule: Literal["all_success", "all_done", "one_success", "one_failed", "none_failed"] | None = None
     on_dependency_failure: Literal["cancel", "fail"] | None = None
     parent: Id | None = None
     stage: Annotated[Stage, Field(min_length=1)] | None = None

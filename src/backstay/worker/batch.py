@@ -118,7 +118,7 @@ class Caller:
             failpoints.hit("handler.after")
             return answers if not call.is_stopped else _Broken(TimeoutError())
         except Directive as error:  # of the whole call: a service that is away, say
-            return [outcome_of(error, item.job.attempt, self._clock.now()) for item in call.firsts]
+            return [outcome_of(error, item.job, self._clock.now()) for item in call.firsts]
         except asyncio.CancelledError as error:
             if call.is_stopped and call.task is not None:
                 call.task.uncancel()  # by us, and heard: its halves run in the same task
@@ -166,15 +166,15 @@ class Caller:
 
     async def _encoded(self, call: Call, answers: list[Answer | Unencoded]) -> list[Answer]:
         return [
-            await self._encode(answer, item.job.attempt) if isinstance(answer, Unencoded) else answer
+            await self._encode(answer, item) if isinstance(answer, Unencoded) else answer
             for answer, item in zip(answers, call.firsts, strict=True)
         ]
 
-    async def _encode(self, answer: Unencoded, attempt: int) -> Answer:
+    async def _encode(self, answer: Unencoded, item: Item) -> Answer:
         try:
             return await encoded(answer)
         except Exception as error:  # of this answer alone
-            return outcome_of(error, attempt, self._clock.now())
+            return outcome_of(error, item.job, self._clock.now(), item.handler.rules)
 
     # Settle
 
@@ -200,14 +200,14 @@ class Caller:
                     await self._executor.services.outputs.flush(item)
                 except BackstayError as error:
                     failed[item] = error
-        return {item: outcome_of(error, item.job.attempt, self._clock.now()) for item, error in failed.items()}
+        return {item: outcome_of(error, item.job, self._clock.now()) for item, error in failed.items()}
 
     async def _outcome(self, item: Item, answer: Answer) -> Outcome:
         if isinstance(answer, str):
             try:
                 text = item.handler.stored_result(answer)
             except BackstayError as error:
-                return outcome_of(error, item.job.attempt, self._clock.now())
+                return outcome_of(error, item.job, self._clock.now())
             return await self._executor.completed(item, text)
         if isinstance(answer, Raised | RetryAsked | Discarded):  # a copy's own attempt, not the first one's
             return msgspec.structs.replace(
@@ -225,7 +225,7 @@ class Caller:
             elif type(error) is CallBroke:
                 outcome = error.outcome(item.job.attempt, self._clock.now())
             else:
-                outcome = outcome_of(error, item.job.attempt, self._clock.now())
+                outcome = outcome_of(error, item.job, self._clock.now(), call.handler.rules)
             await self._settler.finish(item, outcome)
 
     async def _give_back(self, items: Sequence[Item]) -> None:
@@ -237,16 +237,16 @@ class Caller:
 def answers_of(value: Any, call: Call, now: Instant) -> list[Answer | Unencoded]:
     """Convert the handler's list into what is stored for each job: a value or an outcome."""
     values = one_each(value, len(call.firsts), call.handler.name)
-    return [_answer(each, item.job.attempt, now) for each, item in zip(values, call.firsts, strict=True)]
+    return [_answer(each, item, now) for each, item in zip(values, call.firsts, strict=True)]
 
 
-def _answer(value: Any, attempt: int, now: Instant) -> Answer | Unencoded:
+def _answer(value: Any, item: Item, now: Instant) -> Answer | Unencoded:
     if is_error(value):
-        return outcome_of(value, attempt, now)
+        return outcome_of(value, item.job, now, item.handler.rules)
     try:
         return at_once(value)
     except (InvalidResult, ResultTooLarge) as error:
-        return outcome_of(error, attempt, now)
+        return outcome_of(error, item.job, now, item.handler.rules)
 
 
 def _copies(items: Sequence[Item]) -> dict[Item, Item]:

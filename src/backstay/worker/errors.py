@@ -26,6 +26,7 @@ from backstay.core.lifecycle import (
 )
 from backstay.core.records import ErrorEntry
 from backstay.errors import InvalidResult, ResultTooLarge, StoreMoved
+from backstay.failure_rules import AS_USUAL, FailureRules
 from backstay.job import SleepUntil, WaitForChildren, WaitForEvent, unwrapped
 from backstay.limits import RESULT_BYTES_MAX
 from backstay.outcomes import Cancel, Discard, Retry, Snooze
@@ -33,10 +34,12 @@ from backstay.outcomes import Cancel, Discard, Retry, Snooze
 _OURS = os.path.dirname(__file__)
 
 
-def outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
-    """Return the outcome that an exception stands for. Never raises, whatever the exception's own code does."""
+def outcome_of(error: BaseException, job: Attempted, now: Instant, rules: FailureRules | None = None) -> Outcome:
+    """Return the outcome that an exception of a handler with these rules stands for. Never raises, whatever the
+    exception's own code does."""
+    attempt = job.attempt
     try:
-        return _outcome_of(error, attempt, now)
+        return _outcome_of(error, job, now, rules)
     except BaseException:  # of its __class__, or of a group's exceptions
         return Raised(entry(error, attempt, now))
 
@@ -46,7 +49,8 @@ def is_error(value: object) -> bool:
     return issubclass(type(value), BaseException)
 
 
-def _outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
+def _outcome_of(error: BaseException, job: Attempted, now: Instant, rules: FailureRules | None) -> Outcome:
+    attempt = job.attempt
     match error := unwrapped(error):
         case Retry():
             return RetryAsked(entry(error, attempt, now), error.after_micros)
@@ -63,7 +67,21 @@ def _outcome_of(error: BaseException, attempt: int, now: Instant) -> Outcome:
         case WaitForEvent():
             return WaitingForEvent(error.wait, error.seen)
         case _:
-            return Raised(entry(error, attempt, now))
+            decided = AS_USUAL if rules is None else rules.decide(error, job.failures)
+            found = entry(error, attempt, now)
+            if decided.discards:
+                return Discarded(found)
+            return Raised(found) if decided.after_micros is None else RetryAsked(found, decided.after_micros)
+
+
+class Attempted(Protocol):
+    """A job of which an attempt has ended."""
+
+    @property
+    def attempt(self) -> int: ...
+
+    @property
+    def failures(self) -> int: ...
 
 
 def one_each(value: Any, expected: int, job_type: str) -> list[Any] | tuple[Any, ...]:

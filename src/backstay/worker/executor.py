@@ -216,7 +216,7 @@ class Executor:
                 return run.stopped(run.job.attempt, self._clock.now())
             if run.output is not None:
                 await self.services.outputs.flush_quietly(run)
-            return outcome_of(error, run.job.attempt, self._clock.now())
+            return outcome_of(error, run.job, self._clock.now(), run.handler.rules)
 
     # Each returns the result as JSON text
 

@@ -180,8 +180,8 @@ class CallBroke(Exception):
         self._answer = answer
 
     def outcome(self, attempt: int, now: Instant) -> Outcome:
-        _, kind, message, trace = self._answer
-        return Raised(ErrorEntry(attempt, now, kind, message, trace))
+        found = _outcome(self._answer, attempt, now)
+        return Raised(ErrorEntry(attempt, now, *self._answer[1:4])) if isinstance(found, str) else found
 
 
 class Processes:

@@ -32,6 +32,7 @@ from backstay.core.records import ClaimedJob, Effect, JobRecord, Page
 from backstay.core.result_tables import ResultTable, RowOrigin, RowPage, RowQuery, StoredRow, Value
 from backstay.core.step_values import packed, unpacked
 from backstay.errors import BackstayError, ClaimLost, InvalidResult, ResultTooLarge, StoreError
+from backstay.failure_rules import AS_USUAL, FailureRules
 from backstay.files.local import PIECE_BYTES, AsyncSource, Bytes, Content, Source, content_of, kept_in_thread
 from backstay.handlers import Handler, registered
 from backstay.job import Ended, SleepUntil, Submitted, Waited, WaitForChildren, WaitForEvent, unwrapped
@@ -580,7 +581,7 @@ def _answered(handler: Handler, call: Call, pipe: Pipe, surroundings: Surroundin
         value = _call(handler, payload, Link(pipe, call, job, handler, surroundings), surroundings)
         return [("answer", call.name, _completed(value))]
     except BaseException as error:
-        return [("broke", call.name, _said(error))]
+        return [("broke", call.name, _said(error, call.jobs[0].failures, handler.rules))]
 
 
 def _completed(value: Any) -> tuple[Any, ...]:
@@ -611,28 +612,29 @@ def _call_many(handler: Handler, call: Call, pipe: Pipe, surroundings: Surroundi
         context = batch_context(False, links, links[0].cancelled)
         function, takes_context = handler.entry(None)
         values = function(payloads, context) if takes_context else function(payloads)
-    return [_answer(value) for value in one_each(values, len(call.jobs), handler.name)]
+    answers = one_each(values, len(call.jobs), handler.name)
+    return [_answer(value, job.failures, handler.rules) for value, job in zip(answers, call.jobs, strict=True)]
 
 
-def _answer(value: Any) -> tuple[Any, ...]:
+def _answer(value: Any, failures: int, rules: FailureRules | None) -> tuple[Any, ...]:
     if is_error(value):
-        return _said(value)
+        return _said(value, failures, rules)
     try:
         return _completed(value)
     except (InvalidResult, ResultTooLarge) as error:
-        return _said(error)
+        return _said(error, failures, rules)
 
 
-def _said(error: BaseException) -> tuple[Any, ...]:
+def _said(error: BaseException, failures: int = 0, rules: FailureRules | None = None) -> tuple[Any, ...]:
     """Return the message for an exception that the handler raised. Never raises, whatever the exception's own code
     does."""
     try:
-        return _asked(error)
+        return _asked(error, failures, rules)
     except BaseException:  # of its __class__, or of a group's exceptions
         return ("raised", *_entry(error))
 
 
-def _asked(error: BaseException) -> tuple[Any, ...]:
+def _asked(error: BaseException, failures: int, rules: FailureRules | None) -> tuple[Any, ...]:
     match error := unwrapped(error):
         case Retry():
             return ("retry", *_entry(error), error.after_micros)
@@ -649,6 +651,11 @@ def _asked(error: BaseException) -> tuple[Any, ...]:
         case WaitForEvent():
             return ("wait_for_event", error.wait.stored, error.seen)
         case _:
+            decided = AS_USUAL if rules is None else rules.decide(error, failures)
+            if decided.discards:
+                return ("discard", *_entry(error))
+            if decided.after_micros is not None:
+                return ("retry", *_entry(error), decided.after_micros)
             return ("raised", *_entry(error))
 
 

@@ -343,13 +343,14 @@ class TestReleaseOutbox:
 
 
 COMPLETED, FAILED, CANCELLED = Status.COMPLETED, Status.FAILED, Status.CANCELLED
-ALL_SUCCESS, ALL_DONE, ONE_SUCCESS, NONE_FAILED = TriggerRule
+ALL_SUCCESS, ALL_DONE, ONE_SUCCESS, ONE_FAILED, NONE_FAILED = TriggerRule
 
 # Which outcomes of its only dependency let a job start. Any other ends it.
 STARTS = {
     ALL_SUCCESS: {COMPLETED},
     ALL_DONE: {COMPLETED, FAILED, CANCELLED},
     ONE_SUCCESS: {COMPLETED},
+    ONE_FAILED: {FAILED},
     NONE_FAILED: {COMPLETED, CANCELLED},
 }
 EACH = [(rule, outcome) for rule in STARTS for outcome in (COMPLETED, FAILED, CANCELLED)]
@@ -367,6 +368,9 @@ OF_TWO: list[tuple[TriggerRule, tuple[Status, Status], tuple[Status | None, Stat
     (ONE_SUCCESS, (COMPLETED, FAILED), (Status.PENDING, Status.PENDING)),
     (ONE_SUCCESS, (COMPLETED, COMPLETED), (Status.PENDING, Status.PENDING)),
     (ONE_SUCCESS, (CANCELLED, FAILED), (Status.WAITING, None)),
+    (ONE_FAILED, (COMPLETED, FAILED), (Status.WAITING, Status.PENDING)),
+    (ONE_FAILED, (FAILED, COMPLETED), (Status.PENDING, Status.PENDING)),
+    (ONE_FAILED, (COMPLETED, CANCELLED), (Status.WAITING, None)),
     (NONE_FAILED, (CANCELLED, COMPLETED), (Status.WAITING, Status.PENDING)),
     (NONE_FAILED, (CANCELLED, CANCELLED), (Status.WAITING, Status.PENDING)),
     (NONE_FAILED, (COMPLETED, FAILED), (Status.WAITING, None)),

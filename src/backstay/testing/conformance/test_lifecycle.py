@@ -517,7 +517,7 @@ class TestRaces:
 
 
 COMPLETED, FAILED, CANCELLED = Status.COMPLETED, Status.FAILED, Status.CANCELLED
-ALL_SUCCESS, ALL_DONE, ONE_SUCCESS, NONE_FAILED = TriggerRule
+ALL_SUCCESS, ALL_DONE, ONE_SUCCESS, ONE_FAILED, NONE_FAILED = TriggerRule
 
 
 async def again(store: Store, job_id: str, *, rewait: bool = True) -> Verdict:

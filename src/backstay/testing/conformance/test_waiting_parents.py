@@ -33,7 +33,7 @@ from backstay.testing.conformance.test_children import brood, with_children
 
 COMPLETED, FAILED, CANCELLED = Status.COMPLETED, Status.FAILED, Status.CANCELLED
 ENDS = [COMPLETED, FAILED, CANCELLED]
-ALL_SUCCESS, ALL_DONE, ONE_SUCCESS, NONE_FAILED = TriggerRule
+ALL_SUCCESS, ALL_DONE, ONE_SUCCESS, ONE_FAILED, NONE_FAILED = TriggerRule
 ROUNDS = 10
 
 

@@ -374,7 +374,7 @@ def _known_end(evidence: Evidence, parent: JobRecord) -> bool:
 
 
 def _waits_for_all(child: JobRecord) -> bool:
-    return child.trigger_rule != TriggerRule.ONE_SUCCESS
+    return child.trigger_rule not in (TriggerRule.ONE_SUCCESS, TriggerRule.ONE_FAILED)
 
 
 def _claimed_too_early(evidence: Evidence, child: JobRecord, parent: JobRecord) -> Iterator[Finding]:
@@ -416,6 +416,8 @@ def _rule(evidence: Evidence, child: JobRecord, parents: Sequence[JobRecord]) ->
             forbids_start, forbids_end = any(end not in TERMINAL for end in ends), True
         case TriggerRule.ONE_SUCCESS:
             forbids_start, forbids_end = Status.COMPLETED not in ends, Status.COMPLETED in ends
+        case TriggerRule.ONE_FAILED:
+            forbids_start, forbids_end = Status.FAILED not in ends, Status.FAILED in ends
         case TriggerRule.NONE_FAILED:
             forbids_start, forbids_end = Status.FAILED in ends, Status.FAILED not in ends
     said = f"under {child.trigger_rule}, and what it depends on is {sorted(ends)}"

@@ -164,9 +164,10 @@ $$
             WHEN 'all_success' THEN failed + cancelled > 0
             WHEN 'none_failed' THEN failed > 0
             WHEN 'one_success' THEN completed + active = 0 AND failed + cancelled > 0
+            WHEN 'one_failed' THEN failed + active = 0 AND completed + cancelled > 0
             ELSE false END
         THEN CASE on_failure WHEN 'fail' THEN 'failed' ELSE 'cancelled' END
-        WHEN active > 0 AND NOT (rule = 'one_success' AND completed > 0) THEN 'waiting'
+        WHEN active > 0 AND NOT (rule = 'one_success' AND completed > 0 OR rule = 'one_failed' AND failed > 0) THEN 'waiting'
         WHEN later THEN 'scheduled'
         ELSE 'pending' END
 $$;

@@ -299,12 +299,15 @@ BEGIN
                     count(*) FILTER (WHERE s.status = 'failed')::integer AS failed,
                     count(*) FILTER (WHERE s.status = 'cancelled')::integer AS cancelled,
                     min(w.parent::text) FILTER (WHERE s.status = 'failed') AS a_failed,
-                    min(w.parent::text) FILTER (WHERE s.status = 'cancelled') AS a_cancelled
+                    min(w.parent::text) FILTER (WHERE s.status = 'cancelled') AS a_cancelled,
+                    min(w.parent::text) FILTER (WHERE s.status = 'completed') AS a_completed
                 FROM wanted AS w JOIN standing AS s ON s.parent = w.parent
                 GROUP BY w.place
             )
             SELECT ROW(c.place, c.found, c.found_status, c.root, c.donor, c.leader, s.parents, s.active,
-                CASE WHEN s.a_failed IS NOT NULL
+                CASE WHEN c.trigger_rule = 'one_failed' AND s.a_completed IS NOT NULL
+                        THEN jsonb_build_object('kind', 'dependency', 'job_id', s.a_completed, 'outcome', 'completed')
+                    WHEN s.a_failed IS NOT NULL
                         THEN jsonb_build_object('kind', 'dependency', 'job_id', s.a_failed, 'outcome', 'failed')
                     WHEN s.a_cancelled IS NOT NULL AND c.trigger_rule IS DISTINCT FROM 'none_failed'
                         THEN jsonb_build_object('kind', 'dependency', 'job_id', s.a_cancelled, 'outcome', 'cancelled')
@@ -777,9 +780,9 @@ BEGIN
     ELSIF on_dependency_failure NOT IN ('cancel', 'fail') OR on_dependency_failure IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
             'on_dependency_failure %L: use cancel or fail', on_dependency_failure);
-    ELSIF trigger_rule NOT IN ('all_success', 'all_done', 'one_success', 'none_failed') OR trigger_rule IS NULL THEN
+    ELSIF trigger_rule NOT IN ('all_success', 'all_done', 'one_success', 'one_failed', 'none_failed') OR trigger_rule IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format(
-            'trigger_rule %L: use all_success, all_done, one_success or none_failed', trigger_rule);
+            'trigger_rule %L: use all_success, all_done, one_success, one_failed or none_failed', trigger_rule);
     ELSIF trigger_rule <> 'all_success' AND coalesce(cardinality(depends_on), 0) = 0 THEN
         RAISE EXCEPTION USING ERRCODE = 'BS005', MESSAGE = format('trigger_rule %L needs depends_on', trigger_rule);
     ELSIF job_id = ANY (depends_on) OR parent = ANY (depends_on) THEN
