@@ -30,7 +30,7 @@ for name in BLOCKED:
 GONE = {
     os: "fork forkpty register_at_fork getuid geteuid getgid getegid killpg setpgid getpgid setsid waitid wait3 wait4"
         " sysconf posix_fallocate posix_spawn pread pwrite fchmod fchown chown getloadavg mkfifo mknod"
-        " uname sched_getaffinity nice O_DIRECTORY O_NOFOLLOW O_CLOEXEC O_NONBLOCK WNOHANG P_PID sync openpty"
+        " uname nice O_DIRECTORY O_NOFOLLOW O_CLOEXEC O_NONBLOCK WNOHANG P_PID sync openpty"
         " initgroups setuid setgid getpriority chroot lockf sendfile",
     signal: "SIGKILL SIGHUP SIGUSR1 SIGUSR2 SIGCHLD SIGSTOP SIGCONT SIGALRM SIGQUIT pthread_sigmask pthread_kill"
         " setitimer getitimer pause sigwait sigpending ITIMER_REAL ITIMER_VIRTUAL ITIMER_PROF SIGRTMIN SIG_BLOCK",
