@@ -11,6 +11,8 @@
 …
 -->
 <!-- snippet: skip reason -->    the next block is not run
+<!-- snippet: run by tests/imports/test_roll_back.py -->    the next block runs in that test, which makes what it needs,
+                     and takes the pages that name it from `run_by`
 """
 
 import re
@@ -23,6 +25,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "ex
 _PART = re.compile(
     r"^(?P<indent> *)```(?P<language>[a-z]*)(?: +(?P<file>\S+))?\n(?P<code>.*?)^ *```$"
     r"|<!-- snippet: before\n(?P<hidden>.*?)-->"
+    r"|<!-- snippet: run by (?P<test>\S+) -->"
     r"|<!-- snippet: skip (?P<reason>[^>]+?) -->",
     re.DOTALL | re.MULTILINE,
 )
@@ -34,6 +37,7 @@ class Block(NamedTuple):
     line: int
     file: str | None
     skip: str | None
+    test: str | None  # which runs it, instead of the page
 
 
 def name(page: Path) -> str:
@@ -42,18 +46,27 @@ def name(page: Path) -> str:
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
-    found, skip = [], None
+    found, skip, test = [], None, None
     for part in _PART.finditer(text):
         line = text.count("\n", 0, part.start()) + 2
         if part["reason"]:
             skip = part["reason"]
+        elif part["test"]:
+            test = part["test"]
         elif part["hidden"]:
-            found.append(Block("python", part["hidden"], line, None, None))
+            found.append(Block("python", part["hidden"], line, None, None, None))
         else:
             code = "".join(each.removeprefix(part["indent"]) for each in part["code"].splitlines(keepends=True))
-            found.append(Block(part["language"], code, line, part["file"], skip))
-            skip = None
+            found.append(Block(part["language"], code, line, part["file"], skip, test))
+            skip = test = None
     return found
+
+
+def run_by(test: str) -> dict[Path, str]:
+    """The code that a test has to run, by page."""
+    return {
+        page: code for page in PAGES if (code := "\n".join(each.code for each in blocks(page) if each.test == test))
+    }
 
 
 def wants_database(page: Path) -> bool:

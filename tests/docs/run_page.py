@@ -22,7 +22,7 @@ def main(page: Path) -> None:
         os.environ["PATH"] += f"{os.pathsep}{Path(__file__).parent / 'stand_ins'}"
     with asyncio.Runner() as runner:
         for block in blocks(page):
-            if block.skip is None:
+            if block.skip is None and block.test is None:
                 run(block, page, module.__dict__, runner)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.docs.pages import PAGES, blocks, name, wants_database, wants_tables
+from tests.docs.pages import PAGES, ROOT, blocks, name, wants_database, wants_tables
 from tests.support.servers.dynamodb import DynamoDB
 from tests.support.servers.postgres import Postgres
 
@@ -84,3 +84,9 @@ def test_few_snippets_are_skipped_and_each_says_why() -> None:
     skipped = [each for page in PAGES for each in blocks(page) if each.skip is not None]
     assert len(skipped) <= SKIPPED_MAX
     assert all(len(str(each.skip)) > 10 for each in skipped)
+
+
+def test_a_snippet_that_a_test_runs_names_one_that_takes_its_pages_from_here() -> None:
+    named = [each.test for page in PAGES for each in blocks(page) if each.test is not None]
+    assert named
+    assert [test for test in named if f'run_by("{test}")' not in (ROOT / test).read_text(encoding="utf-8")] == []

@@ -15,7 +15,7 @@ from backstay import Backstay
 from backstay.imports import opened
 from backstay.imports.importer import Importer, Part
 from backstay.testing import drain
-from tests.docs.pages import ROOT, blocks
+from tests.docs.pages import run_by
 from tests.imports import (
     celery_source,
     delphi_source,
@@ -27,6 +27,9 @@ from tests.imports import (
 from tests.imports.conftest import Place, database, imported, planned
 
 EACH = 3
+CODE = {
+    page.stem.removeprefix("import-"): code for page, code in run_by("tests/imports/test_roll_back.py").items()
+}  # what the pages say, by system
 
 
 class Old(NamedTuple):
@@ -37,7 +40,7 @@ class Old(NamedTuple):
     instead: dict[str, str]
 
 
-@pytest.fixture(params=["celery", "delphi", "pgqueuer", "procrastinate", "rq", "scheduled"])
+@pytest.fixture(params=CODE)
 def old(request: pytest.FixtureRequest) -> Old:
     match request.param:
         case "rq" | "celery" as name:
@@ -53,7 +56,7 @@ def old(request: pytest.FixtureRequest) -> Old:
             source = {"procrastinate": procrastinate_source, "pgqueuer": pgqueuer_source}[name]
             asyncio.run(source.make(address, EACH))  # type: ignore[attr-defined]
             return Old(name, address, {"postgresql://host/shop": address})
-        case name:
+        case "delphi" | "scheduled" as name:
             address = request.getfixturevalue("table_address")
             resource, table = delphi_source.resource(address), urlsplit(address).netloc
             if name == "delphi":
@@ -63,6 +66,8 @@ def old(request: pytest.FixtureRequest) -> Old:
             made = f"__import__('tests.imports.delphi_source', fromlist=['_']).resource({address!r})"
             names = {"DelphiJobQueue": table, '"companion"': f'"{table}"'}
             return Old(name, address, {'boto3.resource("dynamodb")': made, **names})
+        case name:
+            raise NotImplementedError(f"a source for {name}")
 
 
 async def test_what_has_run_here_is_ended_in_the_old_system_and_nothing_else(
@@ -94,8 +99,7 @@ async def _done(payload: Any) -> None: ...
 
 def _roll_back(old: Old, folder: Path) -> None:
     """Run the page's block."""
-    page = ROOT / "docs/howto" / f"import-{old.name}.md"
-    [code] = [each.code for each in blocks(page) if each.language == "python"]
+    code = CODE[old.name]
     for said, meant in {**old.instead, '"ran.json"': repr(os.fspath(folder / "ran.json"))}.items():
         code = code.replace(said, meant)
-    exec(compile(code, page, "exec"), {})  # noqa: S102
+    exec(compile(code, f"import-{old.name}.md", "exec"), {})  # noqa: S102
