@@ -185,7 +185,8 @@ class Stage:
     async def schedule(self, name: str, missed: str, store: Store | None = None) -> None:
         """Schedule a job every minute, from the next one on."""
         stored = await self.stored_schedule(name)
-        wanted = schedules.defined(stored, name, "* * * * *", "UTC", missed, self.new("ticked"), self.now)
+        every_minute = schedules.timing("* * * * *", missed=missed)
+        wanted = schedules.defined(stored, name, every_minute, self.new("ticked"), self.now)
         await self.save(wanted, stored, store)
 
     async def save(self, wanted: Schedule | None, seen: Schedule | None, store: Store | None = None) -> None:

@@ -15,7 +15,9 @@ from tests.campaigns.retention import KILL_POINTS
 from tests.campaigns.ticks import FIRE_POINTS
 from tests.crash.test_batches import BATCH_POINTS
 from tests.crash.test_declarations import OVERLAP_POINTS
+from tests.crash.test_events import LISTEN_POINTS, SEND_POINTS, STOP_POINTS
 from tests.crash.test_output import OUTPUT_POINTS
+from tests.crash.test_removal import REMOVE_POINTS
 from tests.crash.test_rows import DROP_POINTS, PUT_POINTS
 from tests.crash.test_sensitive import UNMARK_POINTS
 
@@ -28,7 +30,7 @@ SAID_AGAIN |= {"freeze", "record_step", "save_declaration", "save_key", "save_sc
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_every_failpoint_is_one_at_which_processes_are_killed(engine: str) -> None:
     planned = {*POINTS, *IN_TREES, *FIRE_POINTS, *BATCH_POINTS, *UNMARK_POINTS, *IMPORT_POINTS, *OVERLAP_POINTS}
-    planned |= {point for point, _ in OUTPUT_POINTS}
+    planned |= {point for point, _ in OUTPUT_POINTS} | {*LISTEN_POINTS, *STOP_POINTS, *SEND_POINTS, *REMOVE_POINTS}
     planned |= {point for points in KILL_POINTS.values() for point in points}
     planned |= {point for point, _ in [*PUT_POINTS, *DROP_POINTS]} | {point.partition("@")[0] for point in MOVE_POINTS}
     named = {

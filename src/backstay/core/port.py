@@ -354,7 +354,8 @@ class Store(Protocol):
 
     async def listen_for(self, hold: Hold, wait: EventWait, now: Instant) -> Verdict:
         """Let a wait listen to its key, if the claim still holds. If the key has kept an event for it, that is recorded
-        with the job in the same commit. BLOCKED if too many waits listen to the key."""
+        with the job in the same commit. A wait that has got an event, and has not ended, does not listen again: the
+        next one is for others. BLOCKED if too many waits listen to the key."""
         ...
 
     async def stop_listening(self, hold: Hold, wait: EventWait, now: Instant) -> Verdict:

@@ -232,8 +232,8 @@ def places_finding(looked: int, none: int, several: int, strays: int, lost: int,
 
 # All columns that an export reads. Workers are not exported: they stay alive while their queue is transferred.
 TABLES = (
-    "job", "edge", "dedup", "step", "mailbox", "output", "archive", "queue", "schedule", "declaration", "job_type",
-    "counter", "counter_sum", "api_key", "audit", "result_table",
+    "job", "edge", "dedup", "step", "mailbox", "output", "archive", "queue", "run_limit", "schedule", "declaration",
+    "job_type", "counter", "counter_sum", "api_key", "audit", "result_table",
 )  # fmt: skip
 # What a transfer closes where jobs are stored as facts and places; the tally follows from the places.
 PLACED_TABLES = (*TABLES, "detail", *places.PLACES, "event")

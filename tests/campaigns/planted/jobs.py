@@ -244,13 +244,15 @@ def payloads_are_mixed_up(patch: Patch, gap: Gap) -> None:
 @bug("S11")
 def a_dedup_key_is_checked_before_the_transaction(patch: Patch, gap: Gap) -> Engine:
     check = insert._by_dedup_key
-    patch.setattr(insert, "_by_dedup_key", lambda tx, job, now, promised: None)
+    patch.setattr(insert, "_by_dedup_key", lambda tx, job, now, *, promised: None)
 
     class CheckFirst(SQLiteStore):
         async def insert(self, jobs: Sequence[NewJob], now: Instant) -> list[Inserted]:
             answers = []
             for job in jobs:
-                existing = await self._write("look", lambda tx, job=job: check(tx, job, now, False), essential=True)
+                existing = await self._write(
+                    "look", lambda tx, job=job: check(tx, job, now, promised=False), essential=True
+                )
                 await gap()
                 answers.append(existing or (await super().insert([job], now))[0])
             return answers

@@ -261,8 +261,8 @@ def a_retry_by_hand_does_not_ask_for_its_key(patch: Patch, gap: Gap) -> None:
 def a_window_of_a_key_is_not_looked_at(patch: Patch, gap: Gap) -> None:
     real = insert._by_dedup_key
 
-    def by_dedup_key(tx: Tx, job: Any, now: Instant, promised: bool) -> Any:
-        found = real(tx, job, now, promised)
+    def by_dedup_key(tx: Tx, job: Any, now: Instant, *, promised: bool) -> Any:
+        found = real(tx, job, now, promised=promised)
         return None if found is not None and found.status in settle.TERMINAL else found
 
     patch.setattr(insert, "_by_dedup_key", by_dedup_key)

@@ -98,6 +98,9 @@ async def fill(app: Backstay, plain: int = 20) -> None:
         await app.submit_many([("keyed", n) for n in range(3)])
         await app.pause_queue("mail", by="me", reason="why")
         await app.limit_queue("default", 100_000)
+        await app.limit(job_type="plain", concurrency=50, by="me")
+        await app.limit(key="a key", rate="100/m", by="me")
+        await app.pause_type("paused", by="me", reason="why")
         await app.schedule("nightly", "30 3 * * *", "plain", "good night")
         created = await app.create_key("the shop", ["submit"], queues=["mail*"], by="me")
         for number in range(3):
@@ -157,6 +160,7 @@ async def same(old: Backstay, new: Backstay) -> int:
         assert await new.counts() == await old.counts()
         assert await new.queues() == await old.queues()
         assert await new.store.queues() == await old.store.queues()
+        assert await new.store.limits() == await old.store.limits() != []
         assert await new.store.keys() == await old.store.keys() != []
         assert await new.audit_trail() == await old.audit_trail() != []
         assert await new.totals() == await old.totals() != []

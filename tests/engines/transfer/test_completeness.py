@@ -25,7 +25,7 @@ TABLES_LEFT = {
     },
     "postgres": {
         "tally", "arrived", "worker", "former_worker", "rate", "fair_lane", "fair_key", "release_due", "staged",
-        "unpack_due", "join_due", "file", "file_part", "migration", "move", "summed",
+        "unpack_due", "join_due", "event_due", "file", "file_part", "migration", "move", "summed",
     },
 }  # fmt: skip
 

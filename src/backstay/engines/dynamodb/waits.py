@@ -185,6 +185,9 @@ async def listen_for(session: Session, hold: Hold, wait: EventWait, now: Instant
     while True:
         stored = await _read(session, key)
         before = _box(stored)
+        # After the mailbox, which changes with each event that a job gets from it.
+        if waits.next_event(await inbox(session, hold.job_id), wait) is not None:
+            return await holder.verdict(session, hold)  # it has one already: the next is for others
         box, kept = before.listening(Listener(wait.name, hold.job_id, wait.wait), now)
         if box.is_crowded:
             return Verdict.BLOCKED

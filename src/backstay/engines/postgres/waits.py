@@ -143,6 +143,8 @@ async def listen_for(tx: Tx, hold: Hold, wait: EventWait, now: Instant, verdict:
     """Let a wait listen, given whether its claim holds; the name of its key is locked."""
     if verdict is not Verdict.APPLIED:
         return verdict
+    if waits.next_event(await inbox(tx, hold.job_id), wait) is not None:
+        return Verdict.APPLIED  # it has one already, since an earlier attempt: the next is for others
     key = wait.key or ""
     stored = Mailbox.of(await tx.value("mailbox", key))
     box, kept = stored.listening(Listener(wait.name, hold.job_id, wait.wait), now)

@@ -121,6 +121,8 @@ def listen_for(tx: Tx, hold: Hold, wait: EventWait, now: Instant, verdict: Verdi
     """Let a wait listen, given whether its claim holds."""
     if verdict is not Verdict.APPLIED:
         return verdict
+    if waits.next_event(inbox(tx.connection, hold.job_id), wait) is not None:
+        return Verdict.APPLIED  # it has one already, since an earlier attempt: the next is for others
     key = wait.key or ""
     box, kept = Mailbox.of(tx.value(MAILBOX, (key,))).listening(Listener(wait.name, hold.job_id, wait.wait), now)
     if box.is_crowded:

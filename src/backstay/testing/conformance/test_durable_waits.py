@@ -353,6 +353,20 @@ class TestEventsOfKeys:
         assert await payloads(store, other.job_id) == []
         assert await sent_to_key(store, "k", "e2") is RECORDED
 
+    async def test_a_wait_that_has_its_event_leaves_the_next_one_to_others(self, store: Store) -> None:
+        first, other = await running(store), await running(store)
+        wait = a_wait(key="k")
+        await store.listen_for(first.hold, wait, NOW)
+        assert await sent_to_key(store, "k", "e1", payload="1") is RECORDED
+        assert await sent_to_key(store, "k", "e2", payload="2") is KEPT
+
+        for claim in (first, other):  # the first one again, as an attempt does that begins where another was lost
+            assert await store.listen_for(claim.hold, wait, NOW) is APPLIED
+
+        assert await payloads(store, first.job_id) == ["1"]
+        assert await payloads(store, other.job_id) == ["2"]
+        assert await sent_to_key(store, "k", "e3") is KEPT
+
     async def test_an_event_is_kept_for_a_week(self, store: Store) -> None:
         await sent_to_key(store, "k")
         claim = await running(store)

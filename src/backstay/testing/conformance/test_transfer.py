@@ -617,6 +617,8 @@ class TestFreeze:
             with pytest.raises(StoreMoved):
                 await store.change_queue("default", QueueChange(paused=True), NOW)
             with pytest.raises(StoreMoved):
+                await store.change_limit(LimitOf.TYPE, "T", LimitChange(paused=True), NOW)
+            with pytest.raises(StoreMoved):
                 await store.save_schedule(a_schedule(), None)
             with pytest.raises(StoreMoved):
                 await store.announce([a_type()])
@@ -624,6 +626,7 @@ class TestFreeze:
         assert await status(store, due) is Status.SCHEDULED
         assert await status(store, waiting.job_id) is Status.PENDING
         assert await store.queues() == []
+        assert await store.limits() == []
 
     async def test_it_is_read_as_ever(self, store: Store) -> None:
         job_id = await completed(store, subject="s")
