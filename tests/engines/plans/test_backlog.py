@@ -7,6 +7,7 @@ import pytest
 
 from backstay.core.records import Rate
 from backstay.engines.sqlite.store import SQLiteStore
+from backstay.limits import AHEAD_MAX
 from backstay.ops.explain import Reason, explain
 from backstay.testing.conformance.factories import (
     HOUR,
@@ -24,7 +25,7 @@ from backstay.testing.conformance.factories import (
 from tests.engines.plans.backlog import PARKED_BY_KEY, PARKED_BY_RATE, Meter, crowd, jobs
 
 CROWD = 100_000
-FEW = 200  # more than an explanation or a submit looks at
+FEW = 2 * AHEAD_MAX  # more than an explanation or a submit looks at
 SLOTS: dict[str, Any] = {"slots": {"mine": 100}}
 SLACK = 300  # steps; a walk past the crowd would take that many thousand
 
