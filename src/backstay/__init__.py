@@ -73,7 +73,7 @@ from backstay.job import Child, HistoryEntry, Job, JobHandle
 from backstay.middleware import BlockingCallNext, CallNext
 from backstay.ops.audit import Actor
 from backstay.ops.events import SentEvent, StepEntry
-from backstay.ops.explain import Explanation, Reason
+from backstay.ops.explanation import Explanation, Reason
 from backstay.ops.jobs import BulkResult
 from backstay.ops.output import OutputEntry, OutputPage
 from backstay.ops.retention import Retention

@@ -69,13 +69,12 @@ from backstay.lifespan import Lifespans, Make
 from backstay.middleware import Layer, M
 from backstay.observers import Observer, base
 from backstay.observers.base import submitting
-from backstay.ops import access, audit, events, explain, job_export, jobs, manage, output, removal
+from backstay.ops import access, audit, events, jobs, manage, output
 from backstay.ops import retention as retention_policy
 from backstay.ops.audit import Actor, Audited, By, actor
 from backstay.ops.edit import record_of
 from backstay.ops.events import SentEvent, StepEntry
-from backstay.ops.explain import Explanation
-from backstay.ops.job_export import JobExport
+from backstay.ops.explanation import Explanation
 from backstay.ops.jobs import BulkResult
 from backstay.ops.output import OutputEntry, OutputPage
 from backstay.ops.retention import Retention
@@ -94,7 +93,7 @@ from backstay.options import (
     query,
 )
 from backstay.pipeline import Pipeline, Stage
-from backstay.registration import BoundBatchHandler, BoundHandler, Register, RegisterBatch, bound
+from backstay.registration import BoundBatchHandler, BoundHandler, bound
 from backstay.results.model import ResultRow
 from backstay.results.reader import PAGE, PlainRows, StoreRows, TableResults, plain_row, plain_rows, plain_subject_rows
 from backstay.worker import main_guard, memory
@@ -106,6 +105,8 @@ from backstay.worker.worker import Worker
 
 if TYPE_CHECKING:
     from backstay import sync as blocking
+    from backstay.ops.job_export import JobExport
+    from backstay.registrars import Register, RegisterBatch
 
 log = logging.getLogger("backstay")
 
@@ -202,7 +203,7 @@ class Backstay:
                 self._declare_own(handler, of_schedule)
             return handler
 
-        return cast(Register, register)
+        return cast("Register", register)
 
     def _declare_own(self, handler: BoundHandler, options: Mapping[str, Any]) -> None:
         """Declare the schedule of a handler. Without a payload it is empty: `{}`, or nothing."""
@@ -333,7 +334,7 @@ class Backstay:
         def register(target: Any) -> BoundHandler:
             return self._register(BoundBatchHandler(name, target, **options))
 
-        return cast(RegisterBatch, register)
+        return cast("RegisterBatch", register)
 
     def pipeline(
         self,
@@ -886,6 +887,8 @@ class Backstay:
         """Write a job to one file, to replay it on another machine: its record, payload, steps, output, log and files,
         and the records of its tree. Sensitive fields are masked and encrypted ones stay encrypted, unless
         `sensitive` or `decrypt` say otherwise, which leaves an entry in the audit trail."""
+        from backstay.ops import job_export  # as above
+
         job_id, target = ids.canonical(job_id), Path(path)
         choice = job_export.Choice(sensitive=sensitive, decrypt=decrypt, files=files)
         known = {each.job_type: each.sensitive for each in await self.store.job_types()}
@@ -933,8 +936,10 @@ class Backstay:
     async def explain(self, job_id: str, *, ask_first: Sequence[str] = ()) -> Explanation:
         """Why a job is not running, or how it ended: a reason and its parameters, of which `str()` is the sentence.
         Among many workers, those in `ask_first` are looked at before all others."""
+        from backstay.ops.explain import explain  # a worker never needs it, and is measured by its memory
+
         job = (await self.get(job_id)).row
-        return await explain.explain(self.store, job, self.clock.now(), manage.is_dead, ask_first)
+        return await explain(self.store, job, self.clock.now(), manage.is_dead, ask_first)
 
     async def steps(self, job_id: str) -> list[StepEntry]:
         """Return what a job's handler has recorded, in that order: steps, sleeps, and waits for events; and events that
@@ -1155,6 +1160,8 @@ class Backstay:
         """Erase a job for good: its record, payload, result, files, rows, steps, history and dedup key, also from the
         archive. One that waits is cancelled first; one that runs, or has children, is refused. The audit trail keeps
         one line, without anything that the job contained."""
+        from backstay.ops import removal  # as above
+
         await removal.remove(
             self.store,
             self.clock,

@@ -39,7 +39,7 @@ from backstay.outcomes import Discard
 if TYPE_CHECKING:
     from backstay.ops.audit import By
     from backstay.ops.events import SentEvent, StepEntry
-    from backstay.ops.explain import Explanation
+    from backstay.ops.explanation import Explanation
     from backstay.ops.output import OutputEntry
 
 T = TypeVar("T")

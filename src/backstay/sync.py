@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
 import pydantic
 
@@ -52,8 +52,7 @@ from backstay.middleware import M
 from backstay.observers import Observer
 from backstay.ops.audit import Audited, By
 from backstay.ops.events import SentEvent, StepEntry
-from backstay.ops.explain import Explanation
-from backstay.ops.job_export import JobExport
+from backstay.ops.explanation import Explanation
 from backstay.ops.jobs import BulkResult
 from backstay.ops.output import OutputEntry, OutputPage
 from backstay.ops.retention import Retention
@@ -64,6 +63,9 @@ from backstay.results.model import ResultRow
 from backstay.results.reader import PAGE, BlockingTableResults, PlainRows
 from backstay.sync_handlers import BoundHandler, JobHandle, Pipeline, Register, RegisterBatch, bound, each_of
 from backstay.worker.worker import Worker as AsyncWorker
+
+if TYPE_CHECKING:
+    from backstay.ops.job_export import JobExport
 
 __all__ = ["Backstay", "BoundHandler", "JobHandle", "Pipeline"]
 

@@ -13,13 +13,14 @@ from backstay.job import ChangeOptions, EditOptions, Job, JobView, R_co, RetryOp
 from backstay.job import JobHandle as AsyncJobHandle
 from backstay.ops.audit import By
 from backstay.ops.events import SentEvent, StepEntry
-from backstay.ops.explain import Explanation
+from backstay.ops.explanation import Explanation
 from backstay.ops.output import OutputEntry
 from backstay.options import SubmitOptions
 from backstay.pipeline import Pipeline as AsyncPipeline
 from backstay.pipeline import PipelineResult
-from backstay.registration import AsyncHandle, AsyncWithContext, BlockingHandle, BlockingWithContext, Q, V, W
+from backstay.registrars import AsyncHandle, AsyncWithContext, BlockingHandle, BlockingWithContext, V, W
 from backstay.registration import FunctionHandler as AsyncFunctionHandler
+from backstay.registration import Q
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from backstay import Backstay, JobNotFound, Reason, ids
 from backstay.clock import to_instant
 from backstay.core.dumps import FROM, MoveState
 from backstay.core.lifecycle import rescue
-from backstay.ops.explain import RelatedJob
+from backstay.ops.explanation import RelatedJob
 from tests.app.explain_stage import NOON, Stage
 from tests.docs.pages import params_of_reasons
 

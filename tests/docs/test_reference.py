@@ -23,7 +23,7 @@ from backstay.core.stats import Figures, TotalFigures
 from backstay.engines.postgres import connection as postgres_connection
 from backstay.engines.postgres.triggers import trigger_sql
 from backstay.handlers import Handler, HandlerOptions
-from backstay.ops.explain import Explanation, Params, Reason
+from backstay.ops.explanation import Explanation, Params, Reason
 from backstay.ops.retention import Retention
 from backstay.options import SubmitOptions
 from tests.docs.pages import ROOT, params_of_reasons

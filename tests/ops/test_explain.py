@@ -8,7 +8,8 @@ import pytest
 from backstay.clock import MICROS
 from backstay.core.records import JobRecord, QueueRow, WorkerRow
 from backstay.core.states import Status
-from backstay.ops.explain import NAMED_MAX, Explanation, Facts, Params, Reason, RelatedJob, judge
+from backstay.ops.explain import Facts, judge
+from backstay.ops.explanation import NAMED_MAX, Explanation, Params, Reason, RelatedJob
 
 NOW = 1_900_000_000 * MICROS
 

@@ -19,7 +19,7 @@ from backstay.core.states import TERMINAL, Status
 from backstay.errors import JobNotFound
 from backstay.job import Job, whole
 from backstay.limits import FIND_LIMIT_MAX
-from backstay.ops.explain import NAMED_MAX, Explanation, Reason, ended_with_children
+from backstay.ops.explanation import NAMED_MAX, Explanation, Reason, ended_with_children
 
 SHOWN_MAX = 200  # jobs of one picture; a larger tree is read with "list --root"
 _CHILD, _WAITS = "child", "waits"

@@ -18,7 +18,7 @@ from backstay.core.checks import after_attempts, count, span
 from backstay.core.states import TERMINAL, Status
 from backstay.errors import JobCancelled, JobFailed
 from backstay.job import Job, whole
-from backstay.ops.explain import Reason
+from backstay.ops.explanation import Reason
 from backstay.ops.presentation import why_cancelled
 
 _LOOK_SECONDS = 0.25  # durable progress comes at most once a second; its end comes by signal

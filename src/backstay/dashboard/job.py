@@ -19,7 +19,7 @@ from backstay.dashboard import page as dashboard_page
 from backstay.dashboard.page import Form
 from backstay.job import HistoryEntry, Job
 from backstay.ops.events import StepEntry, says
-from backstay.ops.explain import Explanation, RelatedJob
+from backstay.ops.explanation import Explanation, RelatedJob
 from backstay.server import problems, worker_summary
 from backstay.server.auth import App, By, Principal, Who, needs, visible
 from backstay.server.visibility import check_tree, explained, without_foreign

@@ -9,7 +9,7 @@ from backstay.core.checks import count, span
 from backstay.core.states import Status
 from backstay.core.suspicion import RUNS_ALONE
 from backstay.job import Job
-from backstay.ops.explain import ended_with_children, failed_dependency
+from backstay.ops.explanation import ended_with_children, failed_dependency
 
 Naming = Callable[[str], str]
 

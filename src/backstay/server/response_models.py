@@ -21,7 +21,7 @@ from backstay.files.local import StoredFile
 from backstay.job import ClaimedDocument, HistoryEntry, Job, JobDocument
 from backstay.job import document as job_document
 from backstay.ops.events import StepEntry
-from backstay.ops.explain import Params, Reason
+from backstay.ops.explanation import Params, Reason
 from backstay.ops.output import OutputEntry
 from backstay.server.metrics import Performance, Standing
 

@@ -36,7 +36,7 @@ from backstay.errors import ScheduleNotFound
 from backstay.job import Job, JobDocument, JobLogs, JobView
 from backstay.job import document as job_document
 from backstay.limits import LIST_LIMIT, MIB, RELATIVES_READ_MAX, SIFTED_ROWS_MAX
-from backstay.ops.explain import Explanation, Reason, RelatedJob
+from backstay.ops.explanation import Explanation, Reason, RelatedJob
 from backstay.options import FindOptions
 from backstay.results.reader import PlainRows
 from backstay.server import problems

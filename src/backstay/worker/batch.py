@@ -23,9 +23,8 @@ from backstay.outcomes import Directive
 from backstay.worker import errors
 from backstay.worker.channels import LoopChannel, ThreadChannel
 from backstay.worker.encoder import Unencoded, at_once, encoded
-from backstay.worker.errors import entry, is_error, one_each, outcome_of
+from backstay.worker.errors import CallBroke, entry, is_error, one_each, outcome_of
 from backstay.worker.executor import Executor
-from backstay.worker.process import CallBroke
 from backstay.worker.run import LOST, SHUT_DOWN, TIMED_OUT, Call, Item, Runs
 from backstay.worker.settler import Settler
 

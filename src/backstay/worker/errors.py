@@ -6,6 +6,7 @@ import contextvars
 import logging
 import os
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -32,6 +33,15 @@ from backstay.limits import RESULT_BYTES_MAX
 from backstay.outcomes import Cancel, Discard, Retry, Snooze
 
 _OURS = os.path.dirname(__file__)
+
+
+class CallBroke(Exception):
+    """A call of a batch handler raised in its child, or the child died. `outcome` is that of each of its jobs, by
+    attempt and time: the error came over the pipe as text."""
+
+    def __init__(self, message: str, outcome: Callable[[int, Instant], Outcome]) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 def outcome_of(error: BaseException, job: Attempted, now: Instant, rules: FailureRules | None = None) -> Outcome:

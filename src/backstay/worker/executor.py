@@ -9,8 +9,9 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backstay import codec, failpoints
 from backstay.clock import MICROS, Instant
@@ -23,9 +24,11 @@ from backstay.worker import errors
 from backstay.worker.channels import LoopChannel, Services, ThreadChannel
 from backstay.worker.encoder import Unencoded, at_once, encoded
 from backstay.worker.errors import entry, outcome_of
-from backstay.worker.process import Processes
 from backstay.worker.pulse import Pulse
 from backstay.worker.run import TIMED_OUT, Execution, Run
+
+if TYPE_CHECKING:
+    from backstay.worker.process import Processes
 
 _SURELY_INLINE = RESULT_INLINE_BYTES_MAX // 4  # characters: one takes one to four bytes
 _Work = tuple[contextvars.Context, Callable[[], Any], asyncio.Future[Any], asyncio.AbstractEventLoop]
@@ -149,15 +152,24 @@ class Executor:
         self._files = services.files
         self.deadlines = deadlines
         self.threads = Threads()
-        self.processes = Processes(memory_max)
+        self._memory_max = memory_max
+
+    @cached_property
+    def processes(self) -> Processes:
+        """The child processes, made when a job first needs one: a worker is measured by its memory."""
+        from backstay.worker.process import Processes
+
+        return Processes(self._memory_max)
 
     async def end(self) -> None:
         """Let child processes end what their lifespan has made."""
-        await self.processes.end()
+        if "processes" in self.__dict__:
+            await self.processes.end()
 
     def close(self) -> None:
         self.threads.close()
-        self.processes.close()
+        if "processes" in self.__dict__:
+            self.processes.close()
 
     async def run(self, run: Run) -> Outcome:
         """Run a handler and return its outcome. Never raises."""

@@ -49,6 +49,7 @@ from backstay.limits import LIFESPAN_END_SECONDS, MIB, RESULT_BYTES_MAX
 from backstay.options import SubmitOptions
 from backstay.worker import errors, keeper, memory
 from backstay.worker.channels import LoopChannel
+from backstay.worker.errors import CallBroke
 from backstay.worker.run import Call, Execution, Run
 from backstay.worker.spool import sweep
 
@@ -171,19 +172,6 @@ _KEEPER = "import runpy; runpy.run_path({path!r})['main']({pipe}, {control}, {wo
 Answer = tuple[Any, ...]  # how a job ended, as its child says it
 
 
-class CallBroke(Exception):
-    """A call of a batch handler raised in its child, or the child died. It has the error as text, as it came over the
-    pipe."""
-
-    def __init__(self, answer: tuple[Any, ...]) -> None:
-        super().__init__(answer[2])
-        self._answer = answer
-
-    def outcome(self, attempt: int, now: Instant) -> Outcome:
-        found = _outcome(self._answer, attempt, now)
-        return Raised(ErrorEntry(attempt, now, *self._answer[1:4])) if isinstance(found, str) else found
-
-
 class Processes:
     """Idle children, by handler. A child that was killed is replaced when a job next needs one."""
 
@@ -211,7 +199,7 @@ class Processes:
         answers = await self._ask(call, call.handler, conversation, begins)
         if not isinstance(answers, list):
             if answers[0] == "raised":
-                raise CallBroke(answers)
+                raise CallBroke(answers[2], partial(_of_all, answers))
             answers = [answers] * len(call.firsts)
         now = clock.now()
         return [_outcome(one, item.job.attempt, now) for one, item in zip(answers, call.firsts, strict=True)]
@@ -397,6 +385,12 @@ def _hear(
             logging.Handler().handleError(record)
     finally:
         errors.current.reset(token)
+
+
+def _of_all(answer: Answer, attempt: int, now: Instant) -> Outcome:
+    """Return what the answer to a call as a whole is for one of its jobs."""
+    found = _outcome(answer, attempt, now)
+    return Raised(ErrorEntry(attempt, now, *answer[1:4])) if isinstance(found, str) else found
 
 
 def _outcome(answer: tuple[Any, ...], attempt: int, now: Instant) -> Outcome | str:

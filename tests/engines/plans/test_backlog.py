@@ -8,7 +8,8 @@ import pytest
 from backstay.core.records import Rate
 from backstay.engines.sqlite.store import SQLiteStore
 from backstay.limits import AHEAD_MAX
-from backstay.ops.explain import Reason, explain
+from backstay.ops.explain import explain
+from backstay.ops.explanation import Reason
 from backstay.testing.conformance.factories import (
     HOUR,
     NOW,
