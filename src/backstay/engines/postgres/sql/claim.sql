@@ -218,7 +218,7 @@ GROUP BY job_type
 
 -- name: keyed_any
 -- Whether jobs with a concurrency, rate or fairness key wait in the asked lanes, or something was set at run time for one
--- of the types. Index: ready_line.
+-- of the types. Indexes: ready_line, run_limit_pkey.
 SELECT EXISTS (SELECT FROM backstay.run_limit WHERE of = 'type' AND name = ANY ($2::text[])) OR EXISTS (
     SELECT 1 FROM unnest($1::text[], $2::text[]) AS l (queue, job_type) CROSS JOIN LATERAL (
         SELECT 1 FROM backstay.ready AS r
