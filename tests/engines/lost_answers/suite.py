@@ -15,7 +15,7 @@ from backstay.core.lifecycle import Raised, cancel, manual_retry, reprioritise, 
 from backstay.core.output import START, OutputPart
 from backstay.core.port import Store
 from backstay.core.records import LimitChange, LimitOf, NewJob, Note, QueueChange, Rate, Staged, Verdict
-from backstay.core.schedules import defined
+from backstay.core.schedules import defined, timing
 from backstay.core.states import Status
 from backstay.testing.conformance.factories import (
     DAY,
@@ -35,6 +35,7 @@ from backstay.testing.conformance.factories import (
     submit_many,
 )
 from backstay.testing.conformance.test_access import a_key, an_entry
+from backstay.testing.conformance.test_durable_waits import a_wait, payloads, sent_to_key
 
 T = TypeVar("T")
 
@@ -173,13 +174,25 @@ async def test_operators_are_told_that_it_is_done(store: Store, unheard: Unheard
     )
     assert await store.limits() == [limited]
 
-    nightly = defined(None, "nightly", "0 3 * * *", "UTC", "skip", new_job(), NOW)
+    nightly = defined(None, "nightly", timing("0 3 * * *", missed="skip"), new_job(), NOW)
     assert nightly is not None
     assert await unheard(store.save_schedule(nightly, None)) is Verdict.APPLIED
     [stored] = await store.schedules()
     assert stored.cron == nightly.cron
     assert await unheard(store.drop_schedule("nightly")) is Verdict.APPLIED
     assert await store.schedules() == []
+
+
+async def test_a_wait_that_listens_gets_one_event_and_leaves_the_next(store: Store, unheard: Unheard) -> None:
+    for number in ("1", "2"):
+        await sent_to_key(store, "k", f"e{number}", payload=number)
+    claim, other = await claimed(store), await claimed(store)
+
+    assert await unheard(store.listen_for(claim.hold, a_wait(key="k"), NOW)) is Verdict.APPLIED
+    assert await store.listen_for(other.hold, a_wait(key="k"), NOW) is Verdict.APPLIED
+
+    assert await payloads(store, claim.job_id) == ["1"]
+    assert await payloads(store, other.job_id) == ["2"]
 
 
 async def test_a_key_and_an_entry_are_stored_once(store: Store, unheard: Unheard) -> None:
