@@ -144,7 +144,7 @@ async def announced(app: Backstay, job_type: str) -> bool:
 @pytest.mark.parametrize("kind", ["async", "thread", "process"])
 async def test_whoever_reads_finds_what_a_worker_elsewhere_has_kept(url: str, kind: str, tmp_path: Path) -> None:
     async with Backstay(url) as app:
-        await eventually(lambda: announced(app, kind))
+        await eventually(lambda: announced(app, kind), 60)
         job = await app.submit(kind, "me")
 
         assert await job.result(timeout=60) == "x" * files_app.LARGE
@@ -175,7 +175,7 @@ async def test_a_worker_that_dies_at_a_file_leaves_none_half_and_none_behind(
     point, _, nth = moment.partition("@")
     async with Backstay(url) as app:
         with working(url, tmp_path, f"file.{point}=kill9@{nth}") as victim:
-            await eventually(lambda: announced(app, "quiet"))
+            await eventually(lambda: announced(app, "quiet"), 60)
             job = await app.submit("quiet")
             assert await asyncio.to_thread(victim.wait, 60) == -signal.SIGKILL
         whole = int(nth) - (point == "uncommitted")

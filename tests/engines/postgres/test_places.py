@@ -140,8 +140,9 @@ async def test_where_a_job_is_among_the_others_is_the_same_in_sql_as_in_python(
 async def test_a_bucket_has_the_same_room_in_sql_as_in_python(connection: Any, sql: Statements) -> None:
     clocks = [NOW - 2 * HOUR, NOW - SECOND, NOW, NOW + 7, NOW + SECOND // 3, NOW + HOUR]
     cases = [
-        (count, span, full_at, set_at, at)
+        (count, span, wanted, full_at, set_at, at)
         for count, span in [(1, SECOND), (3, SECOND), (7, 60 * SECOND), (1000, HOUR), (999_999_999, 86_400 * SECOND)]
+        for wanted in [1, 3, 5_000]
         for full_at in [0, NOW, NOW + 1, NOW + span // 2, NOW + span, NOW + 3 * span]
         for set_at in [NOW, NOW + 61 * SECOND]
         for at in clocks
@@ -149,20 +150,20 @@ async def test_a_bucket_has_the_same_room_in_sql_as_in_python(connection: Any, s
 
     told = await connection.fetch(
         sql.named(
-            "SELECT backstay.rate_room(starts, span, full_at, at) AS room,"
-            " backstay.rate_due_at(starts, span, full_at, at) AS due_at FROM ("
-            " SELECT starts, span, backstay.bucket(full_at, set_at, at) AS full_at, at"
-            " FROM unnest($1::integer[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) WITH ORDINALITY"
-            " AS c (starts, span, full_at, set_at, at, place) ORDER BY place) AS c"
+            "SELECT least(200, backstay.rate_room(starts, span, wanted, full_at, at)) AS room,"
+            " backstay.rate_due_at(starts, span, wanted, full_at, at) AS due_at FROM ("
+            " SELECT starts, span, wanted, backstay.bucket(full_at, set_at, at) AS full_at, at"
+            " FROM unnest($1::integer[], $2::bigint[], $3::integer[], $4::bigint[], $5::bigint[], $6::bigint[])"
+            " WITH ORDINALITY AS c (starts, span, wanted, full_at, set_at, at, place) ORDER BY place) AS c"
         ),
         *(list(column) for column in zip(*cases, strict=True)),
     )
 
     expected = []
-    for count, span, full_at, set_at, at in cases:
+    for count, span, wanted, full_at, set_at, at in cases:
         bucket = Bucket("api", count, span)
-        level = Level(admission.by_this_clock(full_at, set_at, at))
-        expected.append((level.room(bucket, at), level.next_start(bucket, at)))
+        level = Level(admission.by_this_clock(full_at, set_at, at), wanted=wanted)
+        expected.append((level.places(bucket, at), level.next_start(bucket, at)))
     assert [tuple(row) for row in told] == expected
 
 
