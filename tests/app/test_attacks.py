@@ -126,7 +126,8 @@ async def test_jobs_that_a_rate_holds_back_do_not_hide_those_of_another_type(mak
         edited(
             app,
             "INSERT INTO ready SELECT l.queue, l.job_type, 0, 0, l.priority, l.scheduled_for, job_id, seq, 1, 0, 0, 0,"
-            " 1, 0, NULL, NULL, rate_key, rate_count, rate_micros, NULL, 1 FROM later AS l JOIN job USING (seq)",
+            " 1, 0, NULL, NULL, rate_key, rate_count, rate_micros, rate_cost, NULL, 1, NULL"
+            " FROM later AS l JOIN job USING (seq)",
         )
         edited(app, "DELETE FROM later")
         async with app.worker(concurrency=2):

@@ -37,6 +37,7 @@ CHECKS = {
         "versions",
         "due jobs",
         "queues",
+        "paused types",
         "schedules",
         "waiting",
     ),

@@ -168,7 +168,15 @@ async def test_a_worker_that_waits_for_its_server_can_be_stopped(caplog: pytest.
     assert await working == 0
 
 
-A_FEW = worker._Settings(concurrency=1, queues=("default",), grace_seconds=1)
+A_FEW = worker._Settings(
+    concurrency=1,
+    queues=("default",),
+    grace_seconds=1,
+    burst=False,
+    max_jobs=None,
+    max_memory=None,
+    is_supervised=False,
+)
 
 
 async def heard(caplog: pytest.LogCaptureFixture, text: str) -> bool:

@@ -122,7 +122,9 @@ def test_a_format_that_is_not_taken_is_refused_by_its_name(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(500)  # it is about memory; twenty minutes of sound are much to compute on a machine with other work
+@pytest.mark.timeout(
+    500
+)  # it is about memory; twenty minutes of sound are much to compute on a machine with other work
 def test_a_song_of_twenty_minutes_is_analysed_within_600_megabytes(tmp_path: Path) -> None:
     """As a job does it: with its picture, in a process of its own, from stereo at 44.1 kHz."""
     mono = songs.sing(Song("", 120, "G", "major", SHORT))

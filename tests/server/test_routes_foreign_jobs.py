@@ -29,6 +29,9 @@ BODIES: dict[str, Any] = {
     "POST /jobs/{job_id:uuid}/outcome": {"token": TOKEN, "outcome": "give_back"},
     "POST /jobs/{job_id:uuid}/extend": {"token": TOKEN},
     "POST /jobs/{job_id:uuid}/progress": {"token": TOKEN, "progress": 0.5},
+    "POST /jobs/{job_id:uuid}/output": {"token": TOKEN, "first": 1, "entries": ["Once "]},
+    "POST /jobs/{job_id:uuid}/step": {"token": TOKEN, "name": "charge"},
+    "POST /jobs/{job_id:uuid}/wait": {"token": TOKEN, "name": "cooldown", "seconds": 60},
 }
 PARTS = {"job_type": "anything", "name": "report.html", "table": "comments", "key": "1"}
 

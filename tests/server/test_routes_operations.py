@@ -289,7 +289,8 @@ async def test_dead_letters_are_grouped_and_run_again(stage: Stage) -> None:
     some = await stage.ask("POST", "/dead/retry", json={"job_type": "broken"})
     assert (none.json(), some.json()) == ({"retried": 0}, {"retried": 3})
     assert (await stage.get("/dead"))["items"] == []
-    assert await actions(stage) == [("dead.retry", "broken KeyError"), ("dead.retry", "broken")]
+    retries = [(action, target) for action, target in await actions(stage) if action == "dead.retry"]
+    assert retries == [("dead.retry", "broken KeyError"), ("dead.retry", "broken")]
 
 
 # Figures
