@@ -106,6 +106,8 @@ async def _operate(app: Backstay) -> None:
         await app.schedule(name, "@daily", "saying", {"texts": list(texts)}, subject=texts[0])
         await app.pause_schedule(name, by=texts[1][:128])
         await app.pause_queue(f"q{number}", by=texts[2][:128], reason="\n".join(texts))
+        await app.limit(key=f"k{number}", concurrency=1, by=texts[0][:128])
+    await app.pause_type("fall", by=VECTORS[3][:128], reason="\n".join(VECTORS)[:2000])
 
 
 def _worker(number: int, text: str, now: int) -> WorkerRow:

@@ -44,6 +44,7 @@ def pages(texts: hostile.Hostile) -> dict[str, list[str]]:
         "/dashboard/trees": ["/trees"],
         "/dashboard/trees/{job_id}": [f"/trees/{job}"],
         "/dashboard/queues": ["/queues"],
+        "/dashboard/limits": ["/limits"],
         "/dashboard/workers": ["/workers"],
         "/dashboard/dead": ["/dead"],
         "/dashboard/dead/group": [f"/dead/group?type=fall&error={text}"],

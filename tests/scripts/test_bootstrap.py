@@ -344,7 +344,9 @@ def test_a_wait_of_more_than_ten_seconds_is_shown_without_a_terminal_too(bootstr
 
 
 def test_each_lock_holds_every_pin_of_the_smaller_ones():
-    assert pins("run") <= pins("test") <= pins("bench")
+    for smaller, larger in [("run", "test"), ("test", "bench")]:
+        held = pins(larger)  # everywhere, what a smaller one may want on some system only
+        assert [each for each in pins(smaller) if each not in held and each.partition(" ;")[0] not in held] == []
 
 
 @pytest.mark.parametrize("name", ["run", "test", "bench"])
