@@ -32,7 +32,9 @@ RETRY, PATCH = "POST /jobs/{job_id}/retry", "PATCH /jobs/{id_or_type}"
 CANCEL = ("DELETE /jobs/{id_or_type}", "DELETE /jobs/{job_type}/{job_id}")
 UNMARK = "POST /types/{job_type}/unmark"
 RERUN, PAUSE = "POST /jobs/{job_id}/rerun", "POST /queues/{name}/pause"
-ANY_JSON = (*SUBMIT, SCHEDULE, REGISTER, "POST /jobs/batch", "POST /jobs/{job_id}/complete")
+PAUSE_TYPE = "POST /types/{job_type}/pause"
+HANDLED = tuple(f"POST /jobs/{{job_id}}/{each}" for each in ("complete", "output", "step"))
+ANY_JSON = (*SUBMIT, SCHEDULE, REGISTER, "POST /jobs/batch", *HANDLED)
 
 _BY_TYPE = "which options and which payload fit depends on the type, which is named beside them"
 UNSAYABLE = (
@@ -45,6 +47,9 @@ UNSAYABLE = (
     Unsayable(SUBMIT, 422, "depends on itself", "two fields must not have the same value"),
     Unsayable(SUBMIT, 422, "depends_on names the parent", "two fields must not have the same value"),
     Unsayable((*SUBMIT, PATCH), 422, "more than ten years ahead", "whether a moment is near depends on the day"),
+    Unsayable(
+        (PAUSE, PAUSE_TYPE), 422, "use a time ahead, within ten years", "whether a moment is near depends on the day"
+    ),
     Unsayable((SUBMIT_ANY, SCHEDULE), 422, "has no global_concurrency", _BY_TYPE),
     Unsayable((SUBMIT_ANY, SCHEDULE), 422, "has no rate", _BY_TYPE),
     Unsayable((SUBMIT_ANY, SCHEDULE), 422, "payload of ", _BY_TYPE),
