@@ -74,7 +74,7 @@ def decided(event: Event, source: Status, extras: dict[str, Any]) -> dict[str, A
     running job leaves alone what its holder writes."""
     if event is Event.COMPLETE:
         return {**extras, "progress": 1.0, "stage": "complete"}
-    if source is Status.PROCESSING and event is Event.REPRIORITISE:
+    if source is Status.PROCESSING and event in (Event.REPRIORITISE, Event.SKIP_TICK):
         return {name: value for name, value in extras.items() if name in ("priority", "by", "reason")}
     return extras
 
