@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "scripts/docs/generate_command_line_output.py"
+SCRIPT = Path(__file__).parents[2] / "scripts/generate/generate_command_line_output.py"
 
 
 def run(option: str) -> subprocess.CompletedProcess[str]:

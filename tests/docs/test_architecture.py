@@ -15,7 +15,7 @@ NAMED = re.compile(r"`([\w./-]+(?:\.py|\.md|\.toml|\.sql|\.html|/))`")
 
 
 def _generator() -> ModuleType:
-    [path] = [each for folder in ("docs", "scripts/docs") for each in (ROOT / folder).glob("generate_architecture.py")]
+    path = ROOT / "scripts/generate/generate_architecture.py"
     spec = importlib.util.spec_from_file_location("generate_architecture", path)
     assert spec is not None
     assert spec.loader is not None
@@ -47,7 +47,7 @@ def test_no_two_modules_say_the_same() -> None:
 
 def test_the_map_and_the_layers_are_current() -> None:
     [(path, text)] = GENERATOR.pages()
-    assert path.read_text(encoding="utf-8") == text, "run: python scripts/docs/generate_architecture.py"
+    assert path.read_text(encoding="utf-8") == text, "run: python scripts/generate/generate_architecture.py"
 
 
 def test_every_layer_of_the_contract_is_described() -> None:

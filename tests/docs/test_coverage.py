@@ -128,7 +128,7 @@ FEWEST = {
 
 def test_the_page_is_current() -> None:
     [(path, text)] = COVERAGE.pages()
-    assert path.read_text(encoding="utf-8") == text, "run: python scripts/docs/generate_coverage.py"
+    assert path.read_text(encoding="utf-8") == text, "run: python scripts/generate/generate_coverage.py"
 
 
 @pytest.mark.parametrize(

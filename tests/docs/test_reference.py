@@ -69,7 +69,7 @@ def section(name: str, heading: str) -> list[str]:
 
 
 def generator(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts/docs" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts/generate" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -80,7 +80,7 @@ def generator(name: str) -> ModuleType:
 @pytest.mark.parametrize("script", ["generate_diagram", "generate_reference"])
 def test_generated_parts_are_current(script: str) -> None:
     stale = [str(path.relative_to(ROOT)) for path, text in generator(script).pages() if path.read_text("utf-8") != text]
-    assert stale == [], f"run: python scripts/docs/{script}.py"
+    assert stale == [], f"run: python scripts/generate/{script}.py"
 
 
 def test_the_diagram_has_every_edge() -> None:

@@ -1,7 +1,7 @@
 """Takes the screenshots in docs/images and examples/analysis/images with the Chromium of the tests.
 
-    .venv/bin/python scripts/docs/take_pictures.py                     # the dashboard, on the store of its tests
-    .venv/bin/python scripts/docs/take_pictures.py --analysis FOLDER   # a job and a song of examples/analysis/run demo
+    .venv/bin/python scripts/generate/take_pictures.py                    # the dashboard, on the store of its tests
+    .venv/bin/python scripts/generate/take_pictures.py --analysis FOLDER  # job and song of examples/analysis/run demo
 
 The pictures of examples/polis have a script of their own, examples/polis/pictures.py. Look at every picture before you
 commit it.

@@ -1,7 +1,7 @@
-"""Write docs/reference/coverage.md from scripts/docs/coverage.toml.
+"""Write docs/reference/coverage.md from scripts/generate/coverage.toml.
 
-python scripts/docs/generate_coverage.py            write
-python scripts/docs/generate_coverage.py --check    exit 1 if the page is not current
+python scripts/generate/generate_coverage.py            write
+python scripts/generate/generate_coverage.py --check    exit 1 if the page is not current
 """
 
 import sys
@@ -36,7 +36,7 @@ verdict and the test that proves it: a test of the application, or of Backstay w
 
 A receiver is on the same machine as the test, for a service that cannot be had where tests run.
 
-This page is generated from `scripts/docs/coverage.toml` by `scripts/docs/generate_coverage.py`;
+This page is generated from `scripts/generate/coverage.toml` by `scripts/generate/generate_coverage.py`;
 `tests/docs/test_coverage.py` checks that every test in it exists and runs.
 """
 VERDICTS = ("works", "differs", "receiver")
@@ -110,7 +110,7 @@ def main() -> int:
     stale = [(path, text) for path, text in pages() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if "--check" in sys.argv[1:]:
         for path, _ in stale:
-            print(f"{path} is not current: run python scripts/docs/{Path(__file__).name}")
+            print(f"{path} is not current: run python scripts/generate/{Path(__file__).name}")
         return 1 if stale else 0
     for path, text in stale:
         path.write_text(text, encoding="utf-8")

@@ -1,7 +1,7 @@
 """Write the generated parts of docs/explanation/architecture.md: the import layers and the map of modules.
 
-python scripts/docs/generate_architecture.py            write
-python scripts/docs/generate_architecture.py --check    exit 1 if the page is not current
+python scripts/generate/generate_architecture.py            write
+python scripts/generate/generate_architecture.py --check    exit 1 if the page is not current
 
 Layers come from the import-linter contract in pyproject.toml, the map from the first line of each module's docstring.
 """

@@ -1,8 +1,8 @@
 """Write docs/reference/command-line-output.md: what the commands print, on a terminal, about a small queue.
 
-python scripts/docs/generate_command_line_output.py            write
-python scripts/docs/generate_command_line_output.py --check    exit 1 if the page is not current
-python scripts/docs/generate_command_line_output.py --wide     print the same on a terminal of 140 columns
+python scripts/generate/generate_command_line_output.py            write
+python scripts/generate/generate_command_line_output.py --check    exit 1 if the page is not current
+python scripts/generate/generate_command_line_output.py --wide     print the same on a terminal of 140 columns
 
 The queue is staged at a fixed time, with fixed ids, so that the page changes only when the commands do. The output is
 real: each command runs in a process of its own, on a pseudo-terminal.
@@ -230,8 +230,8 @@ INTRODUCTION = """\
 On a terminal of 80 columns, about a small queue at 09:30 UTC. In a wider terminal, a pipe or a file the tables have
 more columns and whole ids; `--json` has everything. [All commands and options](command-line.md).
 
-This page is written by `scripts/docs/generate_command_line_output.py`, from real output; a test fails when it is not
-current.
+This page is written by `scripts/generate/generate_command_line_output.py`, from real output; a test fails when it is
+not current.
 """
 
 
@@ -357,7 +357,7 @@ def main() -> int:
     current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
     if "--check" in sys.argv[1:]:
         if not current:
-            print(f"{PAGE} is not current: run python scripts/docs/{Path(__file__).name}")
+            print(f"{PAGE} is not current: run python scripts/generate/{Path(__file__).name}")
         return 0 if current else 1
     if not current:
         PAGE.write_text(text, encoding="utf-8")
