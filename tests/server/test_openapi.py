@@ -14,7 +14,7 @@ from tests.server.gated import Served, served
 ASKED: list[tuple[str, str, dict[str, Any], int]] = [
     ("post", "/jobs/anything", {"run_at": "2026-11-15T09:30:00Z", "delay": 5}, 422),
     ("post", "/jobs/anything", {"run_at": "2026-11-15T09:30:00Z", "delay": None}, 201),
-    ("post", "/jobs/anything", {"dedup_for": 5}, 422),
+    ("post", "/jobs/anything", {"dedup_key": "a", "dedup_by": ["b"]}, 422),
     ("post", "/jobs/anything", {"dedup_for": 5, "dedup_key": "a"}, 201),
     ("post", "/jobs/anything", {"dedup_for": None}, 201),
     ("post", "/jobs/anything", {"fairness_weight": 2}, 422),

@@ -37,6 +37,7 @@ HANDLED = tuple(f"POST /jobs/{{job_id}}/{each}" for each in ("complete", "output
 ANY_JSON = (*SUBMIT, SCHEDULE, REGISTER, "POST /jobs/batch", *HANDLED)
 
 _BY_TYPE = "which options and which payload fit depends on the type, which is named beside them"
+_MANY = "with one more rule between fields, schemathesis makes no requests from the schema any more"
 UNSAYABLE = (
     Unsayable(FIND, 422, "is not a cursor of this search", "a cursor belongs to the search that gave it"),
     Unsayable(ROWS, 422, "is not a cursor", "a cursor belongs to the search that gave it"),
@@ -50,6 +51,11 @@ UNSAYABLE = (
     Unsayable(
         (PAUSE, PAUSE_TYPE), 422, "use a time ahead, within ten years", "whether a moment is near depends on the day"
     ),
+    Unsayable(SUBMIT, 422, 'debounce_max needs dedup="replace"', _MANY),
+    Unsayable(SUBMIT, 422, "dedup_for needs a dedup_key or dedup_by", _MANY),
+    Unsayable(SUBMIT, 422, 'dedup="replace" needs', _MANY),
+    Unsayable(SUBMIT, 422, 'dedup="replace" and a content hash exclude each other', _MANY),
+    Unsayable(SUBMIT, 422, "debounce_max is shorter than the delay", "two fields are compared"),
     Unsayable((SUBMIT_ANY, SCHEDULE), 422, "has no global_concurrency", _BY_TYPE),
     Unsayable((SUBMIT_ANY, SCHEDULE), 422, "has no rate", _BY_TYPE),
     Unsayable((SUBMIT_ANY, SCHEDULE), 422, "payload of ", _BY_TYPE),

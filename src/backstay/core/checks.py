@@ -104,7 +104,8 @@ def check_until(until: Until, now: int) -> int:
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidOption(f"until={until!r:.60}: {error}", option="until") from None
     if not now < found <= now + limits.DELAY_SECONDS_MAX * 1_000_000:
-        raise InvalidOption(f"until={until!r:.60}: use a time ahead, within ten years", option="until")
+        given = until.isoformat() if isinstance(until, datetime) else f"{until}"
+        raise InvalidOption(f"until={given:.60}: use a time ahead, within ten years", option="until")
     return found
 
 

@@ -130,11 +130,6 @@ class SubmitBody(_JobOptions):
                 _AT_ONE_TIME,
                 _WEIGHTED,
                 excludes("dedup_key", "dedup_by"),
-                needs("debounce_max", "dedup"),
-                {
-                    "if": given(dedup_for=SOMETHING),
-                    "then": {"anyOf": [given(dedup_key=SOMETHING), given(dedup_by=SOMETHING)]},
-                },
                 needs("trigger_rule", "depends_on", unless=(None, "all_success")),
             ],
             "examples": [{"payload": {"user_id": 7, "day": "2026-11-15"}, "priority": "high", "subject": "user:7"}],
