@@ -244,7 +244,7 @@ def test_a_token_is_stored_as_a_number_of_64_bits() -> None:
 
 
 def test_every_column_of_a_place_is_known_of_a_standing() -> None:
-    known = {*places.STANDING, "result", "result_artifact"}
+    known = {*places.STANDING, "result", "result_artifact", "wakes_at"}  # the last follows from what it waits for
     for names in places.COLUMNS.values():
         assert set(names) <= known
     assert set(places.DETAIL) <= known

@@ -74,6 +74,8 @@ class Job:
                 bad, ready = False, not self.unmet
             case TriggerRule.ONE_SUCCESS:
                 bad, ready = bool(self.ends) and not self.unmet and not succeeded, succeeded or not self.unmet
+            case TriggerRule.ONE_FAILED:
+                bad, ready = bool(self.ends) and not self.unmet and not failed, failed or not self.unmet
             case TriggerRule.NONE_FAILED:
                 bad, ready = failed, not self.unmet
         return "bad" if bad else "ready" if ready else "wait"
