@@ -60,6 +60,7 @@ async def test_both_kinds_of_jobs_come_back_as_they_were_asked_for_with_typed_re
     stored = {kind: await service.submit(kind, **body) for kind, body in asked.items()}
     for kind, job in stored.items():
         assert job["status"] in ("queued", "processing")  # a worker may have begun by the time of the answer
+        assert (job["progress"] == 0.0 or job["status"] == "processing") and job["progress"] < 1.0
         assert job["result"] is None
         assert (job["job_type"], job["request"]) == (kind, asked[kind])
     done = {kind: await service.ended(job["job_id"]) for kind, job in stored.items()}
